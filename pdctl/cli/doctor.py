@@ -230,7 +230,7 @@ def _look(subject: Subject, chosen: Selection) -> tuple[Facts, Report]:
     from pdctl.doctor import check_run
     from pdctl.doctor.gather import gather
     from pdctl.render import term
-    from pdctl.render.findings.watching import Looking
+    from pdctl.render.findings.report_text import Looking
 
     progress = Looking(term.err())
     began = time.monotonic()
@@ -316,7 +316,7 @@ def _watch(subject: Subject, chosen: Selection, interval: float, form: ReportFor
     from pdctl.doctor import finding
     from pdctl.doctor.facts import Depth
     from pdctl.render import term
-    from pdctl.render.findings import watching
+    from pdctl.render.findings import report_forms
 
     if subject.request.depth is Depth.STATIC:  # a manifest, and no server named
         raise UsageError("there is nothing to watch in what is written alone", "add --router URL")
@@ -326,8 +326,8 @@ def _watch(subject: Subject, chosen: Selection, interval: float, form: ReportFor
         _, report = _look(subject, chosen)
         watched = finding.advance(watched, report, time.monotonic())
         if form is ReportForm.TEXT:
-            watching.show(watched, stream)
-        elif lines := watching.to_lines(watched):
+            report_forms.show_changes(watched, stream)
+        elif lines := report_forms.change_lines(watched):
             stream.write(lines)
         stream.stream.flush()
         time.sleep(interval)

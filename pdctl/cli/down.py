@@ -12,7 +12,7 @@ from pdctl.errors import NotFoundError
 from pdctl.launch import launched
 from pdctl.launch.run import State
 from pdctl.launch.state import home
-from pdctl.render import launch_view, term
+from pdctl.render import run_view, term
 
 
 def command(
@@ -39,5 +39,5 @@ def command(
     if not found.running:
         term.err().write(f"{found.name} is not running")
         return
-    view = launch_view.ending(found.deployment, term.err())
+    view = run_view.ending(found.deployment, term.err())
     term.out().write(found.stop(force, limit, view.event))

@@ -15,7 +15,7 @@ from pdctl.launch import remote
 from pdctl.launch.deployment import OnDeath
 from pdctl.launch.targets import LaunchPlace, prepare
 from pdctl.launch.targets.target import LaunchOrder
-from pdctl.render import launch_view, term
+from pdctl.render import run_view, term
 from pdctl.render.foreground import LaunchDisplay, LaunchProgress
 from pdctl.topology import export, resolve
 
@@ -91,7 +91,7 @@ def command(
     for caution in target.cautions:
         term.err().write(f"warning: {caution.message}")
     if dry_run:
-        launch_view.dry_run(target.dry_run(), output is DryRunForm.JSON, term.out())
+        run_view.dry_run(target.dry_run(), output is DryRunForm.JSON, term.out())
         return
     if doctor and not target.rehearsal:
         _ask_doctor(target.topology, target.plan)

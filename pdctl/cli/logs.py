@@ -15,7 +15,7 @@ from pdctl.cli.options import pattern
 from pdctl.launch import launched
 from pdctl.launch.log_tail import LogQuestion
 from pdctl.launch.state import home
-from pdctl.render import launch_view, term
+from pdctl.render import run_view, term
 
 if TYPE_CHECKING:
     from pdctl.launch.launched import Launched
@@ -46,7 +46,7 @@ def command(
     pdctl logs blue --grep 'room=123|ERROR'
     """
     found, instances = launched.find_by(home(os.environ), words or [])
-    printer = launch_view.LogPrinter(found.deployment, term.out(), pattern(grep), raw)
+    printer = run_view.LogPrinter(found.deployment, term.out(), pattern(grep), raw)
     begins = None if since is None else _begins(found, since)
     try:
         for batch in found.lines(LogQuestion(instances, follow, tail, begins, raw)):

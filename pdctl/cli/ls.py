@@ -10,7 +10,7 @@ import typer
 
 from pdctl.launch import clusters
 from pdctl.launch.state import home, load_all, runs_of_others
-from pdctl.render import run_tables, term
+from pdctl.render import run_view, term
 
 
 class RunListForm(str, Enum):
@@ -31,9 +31,9 @@ def command(
     found, unreadable = load_all(root)
     elsewhere = clusters.load_all(root)
     if output is RunListForm.JSON:
-        term.out().write(run_tables.runs_json(found, unreadable, [each._asdict() for each in elsewhere]))
+        term.out().write(run_view.runs_json(found, unreadable, [each._asdict() for each in elsewhere]))
     else:
-        run_tables.runs(found, term.out())
+        run_view.runs(found, term.out())
         for each in elsewhere:
             term.out().write(f"{each.name}: in Kubernetes ({each.place}), {each.url}; pdctl status {each.name}")
         if not (found or elsewhere):

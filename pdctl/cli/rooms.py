@@ -15,9 +15,8 @@ from pdctl.cli.options import seconds
 from pdctl.errors import ExitCode, UsageError
 from pdctl.render import room_list as render
 from pdctl.render import term
-from pdctl.render.term import to_file
+from pdctl.render.term import to_file, visible
 from pdctl.render.trace.scan_progress import Scanning, read_stats
-from pdctl.render.visible import visible
 from pdctl.trace.room_choice import FIELDS, FILTERS, matcher
 
 if TYPE_CHECKING:

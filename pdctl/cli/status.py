@@ -13,7 +13,7 @@ from pdctl.errors import ExitCode
 from pdctl.launch import launched
 from pdctl.launch.run import State
 from pdctl.launch.state import home
-from pdctl.render import run_tables, term
+from pdctl.render import run_view, term
 
 
 class StatusForm(str, Enum):
@@ -39,12 +39,12 @@ def command(
     found = launched.find(home(os.environ), run, (State.FAILED, State.STALE))
     if wait:
         limit = seconds("--timeout", timeout)
-        health = found.await_ready(limit, lambda missing: run_tables.cluster_waiting(missing, term.err()))
+        health = found.await_ready(limit, lambda missing: run_view.cluster_waiting(missing, term.err()))
     else:
         health = found.health()
     if output is StatusForm.JSON:
-        term.out().write(run_tables.status_json(health))
+        term.out().write(run_view.status_json(health))
     else:
-        run_tables.status(health, term.out())
+        run_view.status(health, term.out())
     if not health.ready:
         raise typer.Exit(int(ExitCode.NOT_READY))

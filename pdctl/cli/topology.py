@@ -10,7 +10,7 @@ import typer
 from pdctl.cli.app import EPILOG, SETTINGS
 from pdctl.errors import ExitCode, TopologyError
 from pdctl.render import diagnostics, term
-from pdctl.render.visible import as_json
+from pdctl.render.term import as_json
 from pdctl.topology import resolve
 
 if TYPE_CHECKING:

@@ -15,10 +15,9 @@ from pdctl.cli.log_sources import LogReading
 from pdctl.cli.options import seconds
 from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.render import term
-from pdctl.render.term import to_file
+from pdctl.render.term import to_file, visible
 from pdctl.render.trace.room_forms import RoomForm, write
 from pdctl.render.trace.scan_progress import Scanning, read_stats
-from pdctl.render.visible import visible
 from pdctl.trace.room_choice import WantedRoom, chosen, find
 
 if TYPE_CHECKING:

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines.kinds import EMBEDDED, RELEASED
 from pdctl.engines.sglang.agreement import common_page_size
+from pdctl.engines.sglang.ports import LAST_PORT
 from pdctl.engines.sglang.rules import ALL_CP_RANKS_ENV, HETEROGENEOUS_TP, STAGING_ENV, STAGING_SPAN, rule
 from pdctl.layout import commands
+from pdctl.layout.assembly import Bases, lay_out
 from pdctl.layout.feasibility import check, explain, nearest
+from pdctl.layout.hosts import NOWHERE
 from pdctl.layout.instance_plan import RouterPlan
 from pdctl.layout.kv_links import KvLink, pull
-from pdctl.layout.port_collisions import PortClaim, claims, collisions
 from pdctl.layout.shape import Caution, Problem, Shape
 from pdctl.layout.transfer_bill import Nics, bill
 from pdctl.layout.workload import ISL, ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pdctl.engines.versions import Version
     from pdctl.layout.assembly import PlannedDeployment, PlannedRole, RoleSide
+    from pdctl.layout.hosts import Site
     from pdctl.layout.instance_plan import InstancePlan, Plan
     from pdctl.layout.transfer_bill import TransferBill
     from pdctl.layout.workload import Ratio
     from pdctl.topology.model import Router
 
+
+SHOWN = 3  # ways out of a port collision
 EVERYWHERE = ("127.0.0.1", "localhost", "0.0.0.0", "::", "::1")  # bind addresses that are no address to call
 
 
@@ -154,8 +159,6 @@ def _port_problems(
     problems = collisions(found)
     if not problems:
         return ()
-    from pdctl.layout.port_collisions import moves  # late: only a collision has use for it
-
     ways = moves(sides, deployment.bases, deployment.target, router, deployment.sites)
     return tuple(problem._replace(nearest=ways) for problem in problems)
 
@@ -242,7 +245,7 @@ def shares(deployment: PlannedDeployment, instances: tuple[InstancePlan, ...]) -
 def capacity_shortfalls(
     bill: TransferBill, ratio: Ratio | None, instances: tuple[InstancePlan, ...]
 ) -> Iterator[Caution]:
-    """Where the workload asks for more than is planned."""
+    """What the workload needs beyond what is planned."""
     need, have = bill.required_bits_per_second, bill.available_bits_per_second
     if need is not None and have is not None and need > have:
         yield Caution(
@@ -254,3 +257,63 @@ def capacity_shortfalls(
         planned = sum(one.role == role for one in instances)
         if needed is not None and needed > planned:
             yield Caution("ratio", f"the workload needs {needed} {role} instances, {planned} planned")
+
+
+class PortClaim(NamedTuple):
+    """A port that a process binds: `owner` is an instance's name or `router`."""
+
+    host: str
+    port: int
+    owner: str
+    purpose: str
+
+
+def claims(instances: Iterable[InstancePlan]) -> list[PortClaim]:
+    """Every port of every instance, on the host it is bound on."""
+    return [
+        PortClaim(one.host_names[port.node], port.port, one.name, port.purpose)
+        for one in instances
+        for port in one.ports
+    ]
+
+
+def collisions(claims: Iterable[PortClaim]) -> tuple[Problem, ...]:
+    """One problem per port claimed twice or out of range; `nearest` stays empty (see `moves`)."""
+    taken: dict[tuple[str, int], PortClaim] = {}
+    problems: list[Problem] = []
+    for claim in claims:
+        name = f"{claim.owner}'s {claim.purpose} port {claim.port}"
+        if not 0 < claim.port <= LAST_PORT:
+            problems.append(Problem("port-range", f"{name} on {claim.host} is outside 1 to {LAST_PORT}"))
+            continue
+        other = taken.setdefault((claim.host, claim.port), claim)
+        if other is not claim:
+            problems.append(
+                Problem("port-collision", f"{name} on {claim.host} is also {other.owner}'s {other.purpose} port")
+            )
+    return tuple(problems)
+
+
+def moves(
+    sides: Sequence[RoleSide], bases: Bases, target: str, router: RouterPlan, sites: Mapping[str, Site] = NOWHERE
+) -> tuple[str, ...]:
+    """Up to SHOWN single changes that end every collision, as `--set` words; none where it takes two."""
+    found: list[str] = []
+    for words, moved, port in _candidates(bases, router.port):
+        wanted = claims(lay_out(sides, moved, target, sites))
+        own = router._replace(port=port).ports
+        wanted += [PortClaim(router.host_name, number, router.name, purpose) for number, purpose in own]
+        if not collisions(wanted):
+            found.append(words)
+    return tuple(found[:SHOWN])
+
+
+def _candidates(bases: Bases, port: int) -> Iterator[tuple[str, Bases, int]]:
+    """First the default stride, which is what too short a stride needs; then each base port moved."""
+    if bases.stride < Bases().stride:
+        yield f"--set ports.stride={Bases().stride}", bases._replace(stride=Bases().stride), port
+    for step in (100, 1000, -1000, 10000, -10000):
+        yield f"--set router.port={port + step}", bases, port + step
+        yield f"--set ports.http={bases.http + step}", bases._replace(http=bases.http + step), port
+        yield f"--set ports.bootstrap={bases.bootstrap + step}", bases._replace(bootstrap=bases.bootstrap + step), port
+        yield f"--set ports.dist-init={bases.dist + step}", bases._replace(dist=bases.dist + step), port

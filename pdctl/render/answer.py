@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.fleet.completion_stream import Piece, Summary
 from pdctl.launch.ending_reasons import span
-from pdctl.render.visible import as_json
+from pdctl.render.term import as_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

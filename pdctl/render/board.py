@@ -14,7 +14,7 @@ from rich.text import Text
 from pdctl.launch.ending_reasons import span
 from pdctl.launch.readiness import stages
 from pdctl.launch.run import EventKind, RunEvent, StartStage
-from pdctl.render.launch_view import PlainView
+from pdctl.render.run_view import PlainView
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -97,14 +97,6 @@ def prose(term: Term, head: str, text: str, *styles: str) -> list[str]:
     return lines
 
 
-def elided(text: str, width: int) -> str:
-    """The middle replaced by dots: the ends are what tells names, paths and addresses apart."""
-    if len(text) <= width:
-        return text
-    kept = width - 3
-    return f"{text[: kept - kept // 2]}...{text[len(text) - kept // 2 :]}"
-
-
 def spans(values: Sequence[int]) -> str:
     """`0-7`, or `0,2,5-7`: the numbers that occur, in order, without repeats."""
     parts: list[str] = []

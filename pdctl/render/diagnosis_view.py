@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.render.columns import prose, table
+from pdctl.render.term import fitted
 from pdctl.render.trace import wording
 from pdctl.render.trace.room_json import ascii_json, dumped
 from pdctl.render.trace.wording import MARKS, Places, escape_all
-from pdctl.render.visible import fitted
 from pdctl.trace.diagnosis import SourceKind
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.imports.found import Sort
-from pdctl.render.visible import as_json, cells
+from pdctl.render.term import as_json, cells
 from pdctl.topology.diagnostic import Diagnostic, Mark
 
 if TYPE_CHECKING:

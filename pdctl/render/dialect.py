@@ -9,7 +9,7 @@ from pdctl.engines import history
 from pdctl.engines.kinds import RELEASED
 from pdctl.engines.versions import released, spell
 from pdctl.render import columns
-from pdctl.render.visible import as_json
+from pdctl.render.term import as_json, elided
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -207,7 +207,7 @@ def _log(each: CheckedLog, unknown: int, term: Term) -> None:
     if unknown and seen.shapes:
         term.write("  unknown lines, the commonest shapes:")
         for shape in seen.shapes[:unknown]:
-            term.write(f"  {shape.lines:7}  {columns.elided(shape.text, max(20, term.width - 12))}")
+            term.write(f"  {shape.lines:7}  {elided(shape.text, max(20, term.width - 12))}")
 
 
 def _facts(identity: Identity) -> list[str]:

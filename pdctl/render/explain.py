@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Severity, fill, thread_address
 from pdctl.render.columns import table
-from pdctl.render.visible import as_json
+from pdctl.render.term import as_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

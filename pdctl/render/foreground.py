@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from pdctl.errors import PdctlError
 from pdctl.launch.log_tail import PROBE, LogFollower, LogLine
 from pdctl.launch.run import EventKind, RunEvent
-from pdctl.render import launch_view, run_tables, term
-from pdctl.render.launch_view import PlainView, View
+from pdctl.render import run_view, term
+from pdctl.render.run_view import PlainView, View
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +79,7 @@ class LaunchDisplay:
     def opened(self, directory: RunDir, run: Run, where: str = "") -> None:
         self._view = choose(self._chosen, run.deployment, term.err(), self._attached)
         if self._chosen is not LaunchProgress.NONE:
-            launch_view.headline(run.deployment, run.name, directory.logs, term.err(), where)
+            run_view.headline(run.deployment, run.name, directory.logs, term.err(), where)
         self._directory, self._run = directory, run
         if self._attached:
             self._thread.start()
@@ -92,17 +92,17 @@ class LaunchDisplay:
 
     def serving(self, run: Run) -> None:
         self._view.close()
-        launch_view.banner(run, term.out())
+        run_view.banner(run, term.out())
         term.out().write(f"  {shlex.join(['pdctl', 'down', run.name])}")
 
     def say(self, sentence: str) -> None:
         term.err().write(sentence)
 
     def waiting(self, missing: Sequence[str]) -> None:
-        run_tables.cluster_waiting(missing, term.err())
+        run_view.cluster_waiting(missing, term.err())
 
     def cluster_serving(self, of: Cluster, pods: Sequence[ClusterPod]) -> None:
-        run_tables.cluster_serving(of, pods, term.out())
+        run_view.cluster_serving(of, pods, term.out())
 
     def close(self) -> bool:
         """Return once everything is shown; False if the terminal has taken nothing for BLOCKED seconds."""
@@ -143,7 +143,7 @@ class LaunchDisplay:
         assert self._directory is not None
         with contextlib.suppress(PdctlError):
             self._run = self._directory.load()  # with the addresses that a cluster gave
-        launch_view.banner(self._run, term.out())
+        run_view.banner(self._run, term.out())
         term.out().stream.flush()  # to a pipe, too: it is what a script waits for
         if self._follow:
             term.err().write(term.err().style(HINT, "dim"))

@@ -7,11 +7,11 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.render.columns import GAP, NARROWEST
+from pdctl.render.term import cells, fitted, padded, visible
 from pdctl.render.trace import wording
 from pdctl.render.trace.room_json import ascii_json, dumped
 from pdctl.render.trace.steps import HUES
 from pdctl.render.trace.wording import MARKS
-from pdctl.render.visible import cells, fitted, padded, visible
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -256,6 +256,6 @@ def test_a_shape_alone_loads_no_figures_and_no_topology() -> None:
         "print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True)
-    late = {"json", "yaml", "dataclasses", "pdctl.topology", "pdctl.layout.gpu_memory", "pdctl.layout.weight_bytes"}
+    late = {"json", "yaml", "dataclasses", "pdctl.topology", "pdctl.layout.gpu_memory"}
     late |= {"pdctl.layout.handover", "pdctl.layout.commands", "pdctl.engines.sglang.rules"}
     assert not set(done.stderr.split()) & late

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pdctl.layout.gpu_memory import copy_bytes, parameters, rank_bytes, stage_layers
 from pdctl.layout.model_config import load
 from pdctl.layout.shape import PLAIN, Placement, Shape
-from pdctl.layout.weight_bytes import copy_bytes, parameters, rank_bytes, stage_layers
 from tests.cases import for_each
 
 from .conftest import MODELS

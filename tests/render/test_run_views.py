@@ -15,7 +15,7 @@ from pdctl.render import columns
 from pdctl.render.board import TerminalView
 from pdctl.render.columns import ESCAPE, write_table
 from pdctl.render.foreground import LaunchProgress, choose
-from pdctl.render.launch_view import NamePrefix, PlainView, View
+from pdctl.render.run_view import NamePrefix, PlainView, View
 from pdctl.render.term import Term
 from tests.launch.conftest import deploy
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pdctl.render.visible import as_json, visible
+from pdctl.render.term import as_json, visible
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,25 @@
-"""The forms of `pdctl doctor -o`: JSON and JSON lines (schema pdctl.findings/1) here, the others beside it."""
+"""The forms of `pdctl doctor -o`: JSON and JSON lines (schema pdctl.findings/1) here, the others beside it.
+
+With `--watch`, what opened or was resolved since the last look, as text or as JSON lines.
+"""
 
 from __future__ import annotations
 
+import time
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from pdctl import __version__
 from pdctl.catalogue.entry import Severity
+from pdctl.render.term import visible
 from pdctl.render.trace.room_json import dumped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdctl.doctor.finding import BootstrapPortRow, CanaryCell, Checked, Finding, Report
+    from pdctl.doctor.finding import BootstrapPortRow, CanaryCell, Checked, Finding, Report, Watched
     from pdctl.render.term import Term
+
 
 SCHEMA = "pdctl.findings/1"
 
@@ -151,3 +157,28 @@ def _cell(cell: CanaryCell) -> Value:
         "reason": cell.reason,
         "room": cell.room or None,
     }
+
+
+def show_changes(watched: Watched, term: Term) -> None:
+    from pdctl.render.findings import report_text  # late, as above
+
+    stamp = time.strftime("%H:%M:%S")
+    for done in watched.resolved:
+        mark = term.style(term.symbol("✓", "+"), "green", "bold")
+        where = f"  {visible(done.finding.instance, term)}" if done.finding.instance else ""
+        name = f"{done.finding.code} {done.finding.slug}{where}"
+        term.write(f"{stamp} {mark} resolved after {done.seconds:.0f} s: {name}")
+    for found in watched.opened:
+        term.write(stamp)
+        report_text.finding(found, term)
+
+
+def change_lines(watched: Watched) -> str:
+    """`{"event": "opened"|"resolved", "time", …finding}`, one per line; empty when nothing changed."""
+    now = round(time.time(), 3)
+    events: list[dict[str, object]] = [
+        {"event": "resolved", "time": now, "open_seconds": round(done.seconds, 3), **finding(done.finding)}
+        for done in watched.resolved
+    ]
+    events += [{"event": "opened", "time": now, **finding(found)} for found in watched.opened]
+    return "\n".join(map(dumped, events))

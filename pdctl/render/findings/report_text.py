@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -9,12 +11,13 @@ from pdctl.catalogue import book
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.finding import CheckStatus
 from pdctl.render.columns import write_table
-from pdctl.render.visible import visible
+from pdctl.render.term import visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pdctl.doctor.finding import BootstrapPortRow, CanaryCell, Checked, Finding, Report
+    from pdctl.doctor.request import Progress
     from pdctl.render.term import Term
 
 MARKS = {Severity.ERROR: ("✗", "x", "red"), Severity.WARNING: ("!", "!", "yellow"), Severity.INFO: ("·", "-", "cyan")}
@@ -34,6 +37,9 @@ FAMILIES = {
     "PD8": "can it be diagnosed",
     "PD9": "reachability",
 }
+
+
+PATIENCE = 1.0  # seconds of looking before a terminal is told at what
 
 
 def show(report: Report, term: Term, verbose: bool = False) -> None:
@@ -248,3 +254,29 @@ def summary(report: Report, term: Term) -> str:
 
 def _plural(count: int, word: str) -> str:
     return f"{count} {word}" + ("s" if count != 1 else "")
+
+
+class Looking:
+    """One line that says what doctor is looking at. Called from several threads; silent where there is no terminal."""
+
+    def __init__(self, term: Term) -> None:
+        self._term = term
+        self._began = time.monotonic()
+        self._drawn = False
+        self._lock = threading.Lock()
+
+    def __call__(self, progress: Progress) -> None:
+        if not self._term.tty or time.monotonic() - self._began < PATIENCE:
+            return
+        count = f" {progress.done} of {progress.total}" if progress.total > 1 else ""
+        with self._lock:
+            self._drawn = True
+            self._term.stream.write(f"\rlooking at {progress.what}{count}\x1b[K")
+            self._term.stream.flush()
+
+    def close(self) -> None:
+        """Erase the line."""
+        if self._drawn:
+            self._term.stream.write("\r\x1b[K")
+            self._term.stream.flush()
+            self._drawn = False

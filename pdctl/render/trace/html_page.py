@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl import __version__
 from pdctl.package_data import data
+from pdctl.render.term import visible
 from pdctl.render.trace import wording
 from pdctl.render.trace.steps import ORDER, StepRow, collapsed, gap_name, gap_row, lanes, named
 from pdctl.render.trace.wording import BROKEN, MARKS, STRAY, describe_wrong_prefill, shortest
-from pdctl.render.visible import visible
 
 if TYPE_CHECKING:
     import datetime as dt

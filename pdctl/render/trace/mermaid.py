@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from pdctl.render.columns import elided
+from pdctl.render.term import elided, visible
 from pdctl.render.trace import wording
 from pdctl.render.trace.room_text import short_room
 from pdctl.render.trace.steps import collapsed, gap_name, gap_row, lanes, named
-from pdctl.render.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from pdctl.render.term import visible
 from pdctl.render.trace.room_json import ROOM
 from pdctl.render.trace.steps import collapsed, gap_name, lanes
-from pdctl.render.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

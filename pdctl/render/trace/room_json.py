@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from pdctl.render.term import as_json
 from pdctl.render.trace import wording
-from pdctl.render.visible import as_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.render.columns import prose, table
+from pdctl.render.term import cells, fitted, padded, wrapped
 from pdctl.render.trace import wording
 from pdctl.render.trace.steps import Lanes, collapsed, gap_name, gap_row, named
 from pdctl.render.trace.wording import BROKEN, MARKS, STRAY, Places, describe_wrong_prefill, escape_all
-from pdctl.render.visible import cells, fitted, padded, wrapped
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -8,9 +8,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.render.columns import NARROWEST, spans
+from pdctl.render.term import cells, fitted, padded
 from pdctl.render.trace import wording
 from pdctl.render.trace.wording import COARSE
-from pdctl.render.visible import cells, fitted, padded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

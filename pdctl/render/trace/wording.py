@@ -12,7 +12,7 @@ from math import floor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from pdctl.render.visible import visible
+from pdctl.render.term import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pdctl.doctor import finding
 from pdctl.doctor.finding import Report
-from pdctl.render.findings import watching
+from pdctl.render.findings import report_forms
 from pdctl.render.term import Term
 
 
@@ -20,12 +20,12 @@ def test_opened_once_and_resolved_with_its_age(report: Report) -> None:
     healed = finding.advance(again, replace(report, findings=()), 130.0)
     assert [(done.finding.code, done.seconds) for done in healed.resolved] == [("PD201", 30.0), ("PD604", 30.0)]
     stream = io.StringIO()
-    watching.show(healed, Term(stream))
+    report_forms.show_changes(healed, Term(stream))
     assert "resolved after 30 s: PD201 bootstrap-port-null  prefill-1" in stream.getvalue()
 
 
 def test_the_feed_is_json_lines(report: Report) -> None:
     first = finding.advance(finding.begin(), report, 0.0)
-    events = [json.loads(line) for line in watching.to_lines(first).splitlines()]
+    events = [json.loads(line) for line in report_forms.change_lines(first).splitlines()]
     assert [(event["event"], event["code"]) for event in events] == [("opened", "PD201"), ("opened", "PD604")]
-    assert watching.to_lines(finding.advance(first, report, 1.0)) == ""
+    assert report_forms.change_lines(finding.advance(first, report, 1.0)) == ""
