@@ -17,10 +17,16 @@ HEARTBEAT_TRIES = 2  # missed in a row before a prefill is given up (SGLANG_DISA
 CLIENT_POLL = 4.0
 REFUSED = "refused"
 NO_ANSWER = "no answer"
+UNREGISTERED = "not fully registered"
 NOBODY_THERE = (REFUSED, "no connection", "reset")  # a worker that answers badly is there
 CLOSED_BY_KERNEL = (REFUSED, "reset", "disconnected", "closed the connection")  # for a process that is gone
 CLIENT_CLOSED = "the client closed the connection"
 
+# A decode's failed look-up of a prefill, and the status a bootstrap server answered it with (pdctl's own engine).
+_UNFETCHED = re.compile(
+    r"Could not fetch prefill parallel info from (?:bootstrap_addr: )?(?P<addr>[^\s:]+:\d+|\[\S+\]:\d+)"
+)
+_LOOKUP_ANSWERED = re.compile(r"https?://\S+?: (?P<status>[1-5]\d\d)\b")
 _HEARTBEATS = re.compile(r"\b(\d{1,3}) heartbeats failed")
 _CHECKS = re.compile(r"\bHealth check (\d{1,3}) failed\b")
 _TIMED_OUT = re.compile(
@@ -58,6 +64,18 @@ class LegAnswer(NamedTuple):
     leg: str
     url: str
     status: str
+
+
+def looked_up(text: str) -> str | None:
+    """The bootstrap server that a room was given up for, where the reason is that look-up; None for any other."""
+    found = _UNFETCHED.search(text)
+    return found["addr"] if found else None
+
+
+def lookup_answer(text: str) -> str:
+    """The status a bootstrap server answered with, "" where the line names none."""
+    found = _LOOKUP_ANSWERED.search(text)
+    return found["status"] if found else ""
 
 
 def failed_heartbeats(text: str) -> int | None:

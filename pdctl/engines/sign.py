@@ -128,6 +128,7 @@ class Sign(str, Enum):
     # The bootstrap server of a prefill, as its decodes see it.
     BOOTSTRAP_DIALLED = "bootstrap-dialled", "at `addr`, or `host` and `port`: no good answer"
     BOOTSTRAP_REFUSED = "bootstrap-refused", "or none at all: the line's reason tells"
+    BOOTSTRAP_ANSWERED = "bootstrap-answered", "it is there, and answered `status`"
     BOOTSTRAP_MISSED = "bootstrap-missed", "nobody answers at `addr`"
     HEARTBEAT_MISSED = "heartbeat-missed", "the first of several"
     HEARTBEATS_LOST = "heartbeats-lost", "as many as it takes to give a prefill up"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "pdctl.rooms/1"
 CANARY = "canary"  # of doctor or the router, no user's
+OPEN = "no end"  # no line ends it
 
 
 class Column(NamedTuple):
@@ -51,7 +52,7 @@ def show(found: Sequence[RoomSummary], term: Term, zone: dt.tzinfo | None) -> No
         term.write(to_tsv(found, term))
         return
     days = {wording.moment(each.first_seen, zone).date() for each in found if each.first_seen is not None}
-    rows = [_row(each, zone, len(days) > 1) for each in found]
+    rows = [_row(each, zone, len(days) > 1, term.symbol("≥ ", ">=")) for each in found]
     shown = [[visible(cell, term) for cell in row] for row in rows]
     widths = _widths(shown, term.width)
     head = [column.title for column in COLUMNS]
@@ -100,6 +101,7 @@ def document(room: RoomSummary) -> dict[str, object]:
         "cause": room.code or None,
         "lines": room.lines,
         "canary": room.canary,
+        "at_least": room.at_least,
     }
 
 
@@ -113,11 +115,11 @@ def _fields(room: RoomSummary, shown: Callable[[str], str]) -> tuple[str, ...]:
         "" if room.seconds is None else f"{round(room.seconds, 6):g}",
         room.outcome.value,
         room.code,
-        CANARY if room.canary else "",
+        _note(room),
     )
 
 
-def _row(room: RoomSummary, zone: dt.tzinfo | None, dated: bool) -> list[str]:
+def _row(room: RoomSummary, zone: dt.tzinfo | None, dated: bool, at_least: str) -> list[str]:
     began = None if room.first_seen is None else wording.moment(room.first_seen, zone)
     return [
         str(room.room),
@@ -125,11 +127,15 @@ def _row(room: RoomSummary, zone: dt.tzinfo | None, dated: bool) -> list[str]:
         room.prefill or "-",
         room.decode or "-",
         room.phase_reached.value.replace("_", " ") if room.phase_reached else "-",
-        _took(room.seconds),
+        (at_least if room.at_least else "") + _took(room.seconds),
         room.outcome.value,
         room.code or "-",
-        CANARY if room.canary else "",
+        _note(room),
     ]
+
+
+def _note(room: RoomSummary) -> str:
+    return ", ".join([CANARY] * room.canary + [OPEN] * room.at_least)
 
 
 def _took(seconds: float | None) -> str:

@@ -173,7 +173,7 @@ class Case:
     def dialled(self, failed: Event) -> tuple[HostPort, Event] | None:
         """The address the decode could not reach while the room waited; None when its lines name several."""
         assert failed.t is not None
-        own = parse_address(failed.values.get("addr", ""))
+        own = parse_address(failed.values.get("addr", "") or phrases.looked_up(failed.text) or "")
         if own is not None and failed.row.cause == "PD210":
             return None  # a rank's own port, which the bootstrap server gave
         if own is not None:
@@ -181,14 +181,38 @@ class Case:
         span = self.room_events.span
         since = (span[0] if span else failed.t) - NEAR
         lines = self.lines(failed.instance, (Sign.BOOTSTRAP_DIALLED,), since, failed.t)
+        own = self._given()
         found: dict[HostPort, Event] = {}
         for event in sorted(lines, key=lambda line: line.place.offset):
             if event.place.file == failed.place.file and event.place.offset > failed.place.offset and found:
                 break
             address = parse_address(event.values["addr"]) if "addr" in event.values else _host_and_port(event)
-            if address is not None:
+            if address is not None and own in (None, address):  # other rooms' look-ups say nothing of this one
                 found[address] = event
         return next(iter(found.items())) if len(found) == 1 else None
+
+    def _given(self) -> HostPort | None:
+        """The bootstrap server that this room's own lines name; None where none does, or brings a port."""
+        for event in self.room_events.events:
+            if event.proves(Sign.BOOTSTRAP_GIVEN):
+                return parse_address(event.values.get("addr", ""))
+            if event.proves(Sign.REQUEST_ARRIVED) and event.role == "decode" and event.values.get("port"):
+                return _host_and_port(event)
+        return None
+
+    def answered(self, failed: Event, address: HostPort) -> tuple[str, Event] | None:
+        """The status with which the bootstrap server at `address` answered the decode while the room waited."""
+        status = phrases.lookup_answer(failed.text) if phrases.looked_up(failed.text) == str(address) else ""
+        if status:
+            return status, failed
+        span = self.room_events.span
+        assert failed.t is not None
+        since = (span[0] if span else failed.t) - NEAR
+        refused = self.lines(failed.instance, (Sign.BOOTSTRAP_REFUSED,), since, failed.t)
+        if any(_host_and_port(event) in (None, address) for event in refused):
+            return None
+        said = self.lines(failed.instance, (Sign.BOOTSTRAP_ANSWERED,), since, failed.t)
+        return (said[-1].values["status"], said[-1]) if said else None
 
     @property
     def unequal_attention_tp(self) -> tuple[int, int] | None:

@@ -51,6 +51,7 @@ STANDING = frozenset(
         "PD408", "PD710", "PD711", "PD712",
     }
 )  # fmt: skip
+DOWN = "PD604"
 LOUD = (Level.ERROR, Level.CRITICAL)
 # What a room's own failure line and its death already say; a room's cause takes them up.
 OF_ROOMS = frozenset({"PD706", "PD707", "PD709", "PD715"})
@@ -76,7 +77,8 @@ def diagnose(library: Library) -> Diagnosis:
     known = {one.code for one in died} | {one.code for one in findings}
     findings += [one for one in misrouted(tracer.deployment) if one.code not in known]
     known |= {one.code for one in findings}
-    standing, rest = _standing([event for event in lines if event.row.cause and not event.row.echo], known)
+    told = [event for event in lines if event.row.cause and not event.row.echo]
+    standing, rest = _standing(_unrecovered(told, served, tracer.deployment), known)
     findings += standing
     harmless = {room for one in findings if not one.grave for room in one.rooms}
     unexplained = tuple(room.room for room in traced if room.cause is None and room.outcome in BROKEN)
@@ -178,6 +180,17 @@ def _finding(group: Sequence[Room]) -> DeploymentFinding:
         min(times, default=None), max(times, default=None), first.evidence, first.fix,
         entry(cause.code).severity is not Severity.INFO,
     )  # fmt: skip
+
+
+def _unrecovered(told: Iterable[Event], served: AnsweredRequests, deployment: ObservedDeployment) -> list[Event]:
+    """Without those that call an instance down which answered a request with 200 later: it was down for that time."""
+
+    def recovered(event: Event) -> bool:
+        owner = deployment.at_url(event.values["url"]) if "url" in event.values else None
+        name = owner.name if owner is not None else event.instance
+        return event.row.cause == DOWN and event.t is not None and served.answered_after(name, event.t)
+
+    return [event for event in told if not recovered(event)]
 
 
 def _standing(lines: Sequence[Event], known: Iterable[str]) -> tuple[list[DeploymentFinding], tuple[EffectLines, ...]]:

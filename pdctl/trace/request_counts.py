@@ -171,11 +171,15 @@ class AnsweredRequests:
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
+        self._last: dict[str, float] = {}
         self._starting: set[str] = set()
 
     @property
     def answered(self) -> Mapping[str, int]:
         return dict(self._counts)
+
+    def answered_after(self, instance: str, t: float) -> bool:
+        return self._last.get(instance, t) > t
 
     def passing(self, lines: Iterable[Event]) -> Iterator[Event]:
         """All lines but the answers, of which there may be any number. `lines`: log by log, in file order."""
@@ -187,6 +191,8 @@ class AnsweredRequests:
             elif event.proves(*ANSWERS):
                 if event.instance not in self._starting and _generated(event):
                     self._counts[event.instance] += 1
+                    if event.t is not None:
+                        self._last[event.instance] = max(self._last.get(event.instance, event.t), event.t)
                 if not event.row.cause:
                     continue
             yield event

@@ -154,6 +154,7 @@ class Room:
     effect and pass for a cause. consequences: what else went wrong because of `cause`. fix: one command, or "".
     warm_up: no user's request, but an engine's or a probe's own, with a peer that is not there.
     canary: no user's request, but doctor's or the router's own, through a real pair.
+    open_until: epoch of the last line of the logs it appears in, where it has begun and no line ends it; else None.
     """
 
     room: int
@@ -181,12 +182,14 @@ class Room:
     notes: tuple[str, ...] = ()
     warm_up: bool = False
     canary: bool = False
+    open_until: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RoomSummary:
     """One line of `pdctl rooms`. `seconds`: first to last line of the room; first_seen: epoch, None without a time.
 
+    at_least: no line ends it, so `seconds` goes to the last line of the logs it appears in.
     canary: known to be one; in logs too large to trace every room only where a router's line says so.
     """
 
@@ -200,3 +203,4 @@ class RoomSummary:
     first_seen: float | None
     lines: int = 0
     canary: bool = False
+    at_least: bool = False

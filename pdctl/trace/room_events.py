@@ -58,6 +58,8 @@ def seconds_waited(event: Event) -> float:
 def gather_room_events(library: Library, room: int) -> RoomEvents:
     """Lines with the room, then once more those with its rids: aborts and answers name only the request."""
     named = [event for event in library.of_room(room) if _names_room(event, room)]
+    if all(event.row.id and room not in rooms_of(event) for event in named):
+        return RoomEvents(room, (), {})  # known lines that only quote it: a client's text, a refusal of its number
     rids: dict[str, dict[str, None]] = {}
     for event in named:
         name = rid_of(event, room)

@@ -21,7 +21,7 @@ from pdctl.trace.room import RoomOutcome, RoomSummary
 from pdctl.trace.room_events import RoomEvents, is_canary, left_on_purpose, rid_of, rooms_of
 from pdctl.trace.source_kinds import kind_of
 from pdctl.trace.tracer import WHOLE, Tracer
-from pdctl.trace.verdict import CLIENT_LEFT, LOG_REQUESTS, TIME_STATS, outcome, phase_reached
+from pdctl.trace.verdict import CLIENT_LEFT, LOG_REQUESTS, TIME_STATS, open_until, outcome, phase_reached
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -84,9 +84,10 @@ def _known_of(told: all_rooms.LineKinds, tracer: Tracer) -> KindsSummary:
 
 def _listed(seen: all_rooms.RoomSeen, known: KindsSummary) -> RoomSummary:
     timed = isfinite(seen.first) and isfinite(seen.last)
+    last = seen.last if known.open_until is None else max(seen.last, known.open_until)
     return RoomSummary(
-        seen.room, known.prefill, known.decode, known.phase, seen.last - seen.first if timed else None, known.outcome,
-        known.code, seen.first if timed else None, seen.lines, known.canary,
+        seen.room, known.prefill, known.decode, known.phase, last - seen.first if timed else None, known.outcome,
+        known.code, seen.first if timed else None, seen.lines, known.canary, known.open_until is not None,
     )  # fmt: skip
 
 
@@ -100,10 +101,10 @@ def _traced(room: Room, listed: RoomSummary) -> RoomSummary:
     seconds = listed.seconds
     if room.began is not None and room.ended is not None:
         waited = min((one.start for one in room.durations if one.start is not None), default=0.0)
-        seconds = room.ended - room.began - min(0.0, waited)
+        seconds = max(room.ended, room.open_until or room.ended) - room.began - min(0.0, waited)
     return RoomSummary(
         room.room, room.prefill_requested, room.decode, room.phase_reached, seconds, room.outcome,
-        room.cause.code if room.cause else "", room.began, listed.lines, room.canary,
+        room.cause.code if room.cause else "", room.began, listed.lines, room.canary, room.open_until is not None,
     )  # fmt: skip
 
 
@@ -114,6 +115,7 @@ class KindsSummary(NamedTuple):
     outcome: RoomOutcome
     code: str
     canary: bool = False
+    open_until: float | None = None
 
 
 def summary_of_kinds(told: all_rooms.LineKinds, deployment: ObservedDeployment) -> KindsSummary:
@@ -131,7 +133,7 @@ def summary_of_kinds(told: all_rooms.LineKinds, deployment: ObservedDeployment) 
     return KindsSummary(
         who.requested.value if who.requested else None, who.decode.value if who.decode else None,
         phase_reached(case, ended), ended, found.code if found else "",
-        is_canary(room_events),
+        is_canary(room_events), open_until(case, ended) if found is None else None,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from pdctl.trace.room import Evidence, Lane, MissingEvidence, Room, RoomOutcome,
 from pdctl.trace.room_events import gather_room_events, in_file_order, in_time_order, is_abort_notice, is_canary
 from pdctl.trace.router_attempts import first_stamp, possible_attempts
 from pdctl.trace.timeline import RoomClock, at_router, durations, longest_gap, offsets
-from pdctl.trace.verdict import judge, missing_evidence, outcome, phase_reached, room_notes
+from pdctl.trace.verdict import judge, missing_evidence, open_until, outcome, phase_reached, queues_behind, room_notes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -136,6 +136,7 @@ def room_report(
         measured += at_router(case.joined.attempts, began)
     measured = common.started(measured)
     code = verdict.cause.code if verdict.cause else ""
+    until = open_until(case, ended)
     return Room(
         case.room_events.room,
         {name: ", ".join(rids) for name, rids in case.room_events.rids.items()},
@@ -146,7 +147,7 @@ def room_report(
         phase_reached(case, ended),
         verdict.cause,
         steps,
-        _evidence(case, verdict, shown),
+        _evidence(case, verdict, shown, until is not None),
         missing,
         verdict.fix,
         began,
@@ -162,6 +163,7 @@ def room_report(
         room_notes(case, verdict, ended),
         case.warm_up,
         is_canary(case.room_events),
+        until,
     )
 
 
@@ -191,8 +193,8 @@ def _attributes(case: Case) -> tuple[tuple[str, Conclusion | None], ...]:
     return (("prefill_requested", who.requested), ("prefill_contacted", who.contacted), ("decode", who.decode))
 
 
-def _evidence(case: Case, verdict: Verdict, shown: Event | None) -> tuple[Evidence, ...]:
-    """What the verdict rests on, then what the answers rest on, each line once."""
+def _evidence(case: Case, verdict: Verdict, shown: Event | None, open_: bool) -> tuple[Evidence, ...]:
+    """What the verdict rests on, then what the answers rest on, each line once. open_: no line ends the room."""
     found: dict[tuple[str, int], Evidence] = {}
     proofs = list(verdict.finding.proofs) if verdict.finding else []
     said = [(proof.says, proof.event) for proof in proofs]
@@ -203,6 +205,8 @@ def _evidence(case: Case, verdict: Verdict, shown: Event | None) -> tuple[Eviden
         said += [(f"the KV cache reached it: {case.who.arrived.why}", event) for event in case.who.arrived.events]
     if shown is not None:
         said.append(("how it ended", shown))
+    if open_:
+        said += queues_behind(case)
     for says, event in said:
         found.setdefault((event.place.file, event.place.offset), _evidence_of(event, says))
     return tuple(found.values())

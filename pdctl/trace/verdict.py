@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import fill
+from pdctl.engines import numerals
 from pdctl.engines.adapters import adapter
 from pdctl.engines.row import Level
 from pdctl.engines.sign import Phase, Sign
@@ -128,6 +129,56 @@ def outcome(
     if pending is not None:
         return RoomOutcome.HUNG, pending
     return (RoomOutcome.INCOMPLETE, None) if _log_ends_early(case) else (RoomOutcome.UNKNOWN, None)
+
+
+def goes_on(case: Case, ended: RoomOutcome) -> bool:
+    """It has begun, and no line ends it where one would: it hung, a log stops, or a logged request has no answer."""
+    if ended in (RoomOutcome.HUNG, RoomOutcome.INCOMPLETE):
+        return bool(case.room_events.events)
+    if ended is not RoomOutcome.UNKNOWN or case.warm_up:
+        return False
+    events = case.room_events.events
+    came = {one.instance for one in events if one.proves(Sign.REQUEST_ARRIVED) or _is_dispatch(one)}
+    over = {one.instance for one in events if one.row.phase is not None and one.row.phase.ends}
+    return not came <= over
+
+
+def _is_dispatch(event: Event) -> bool:
+    return event.row.phase is Phase.DISPATCHED and not event.proves(Sign.CANARY)
+
+
+def open_until(case: Case, ended: RoomOutcome) -> float | None:
+    """The last line of the logs that a room appears in which goes on: so long it has lived at least. Else None."""
+    if not goes_on(case, ended):
+        return None
+    names = {event.instance for event in case.room_events.events}
+    lasts = [one.last for name in names if (one := case.deployment.instances.get(name)) and one.last is not None]
+    return max(lasts, default=None)
+
+
+QUEUES = ("bootstrap", "inflight", "prealloc", "transfer")  # values of a batch line that count rooms which wait
+
+
+def queues_behind(case: Case) -> Iterator[tuple[str, Event]]:
+    """Of each engine the room was with, its last batch line behind the room's, if it counts rooms that wait."""
+    for name in (*case.room_events.instances("prefill"), *case.room_events.instances("decode")):
+        since = max((one.t for one in case.room_events.events if one.instance == name and one.t), default=0.0)
+        batches = [
+            event
+            for event in case.around
+            if event.instance == name and (event.t or 0.0) >= since and not event.values.keys().isdisjoint(QUEUES)
+        ]
+        held = [
+            f"{batches[-1].values[each]} in its {each} queue"
+            for each in QUEUES
+            if batches and _count(batches[-1], each)
+        ]
+        if held:
+            yield f"{name} still counts rooms that wait: {', '.join(held)}", batches[-1]
+
+
+def _count(event: Event, queue: str) -> int:
+    return numerals.whole(event.values.get(queue)) or 0
 
 
 def _pending(case: Case, rooms: Mapping[int, JoinableRoom]) -> Event | None:
@@ -286,10 +337,25 @@ def _room_notes(case: Case, verdict: Verdict, ended: RoomOutcome) -> Iterator[st
     url = case.who.url
     if url is not None and case.deployment.at_url(url) is None:
         yield f"the router sent the request to {url}; none of these logs is its"
+    until, span = open_until(case, ended), case.room_events.span
+    if until is not None and span is not None and until > span[0]:
+        yield f"no line ends it: it had lasted {until - span[0]:.3g} s at least when the last of its logs stops"
+    if verdict.cause is None:
+        yield from _looked_up(case)
     if ended is not RoomOutcome.OK:
         yield from _nulls(case, verdict)
         yield from _given_up(case)
     yield from _retries(case)
+
+
+def _looked_up(case: Case) -> Iterator[str]:
+    """What the bootstrap server said that the decode gave the room up for."""
+    failed = case.decode_failed
+    found = case.dialled(failed) if failed is not None and failed.proves(Sign.GAVE_UP_UNMET) else None
+    answer = case.answered(failed, found[0]) if failed is not None and found is not None else None
+    if answer is not None and found is not None:
+        status, line = answer
+        yield f"a server is there at {found[0]}, and answered the decode {status} ({line.place}): ask its own log why"
 
 
 def _nulls(case: Case, verdict: Verdict) -> Iterator[str]:

@@ -149,12 +149,21 @@ ROWS = (
         phase=Phase.FAILED,
     ),
     Row(
+        "receiver-unmet", ENGINE, Level.INFO, "decode", b" receiver failed rid=",
+        _ROOM + r"receiver failed " + _RID + r" code=(?P<code>bootstrap_unreachable|bootstrap_timeout): (?P<reason>.*)",
+        "[2026-11-21 19:44:33] room=3931829090235125 receiver failed rid='74ad9ff27b00454c94b557ddc4eed3f7' "
+        "code=bootstrap_unreachable: Could not fetch prefill parallel info from bootstrap_addr: 127.0.0.1:9999: "
+        "http://127.0.0.1:9999/route: connection refused; is the prefill running, and is this its "
+        "--disaggregation-bootstrap-port?",
+        phase=Phase.FAILED,
+        proves=(Sign.GAVE_UP_UNMET,),
+    ),
+    Row(
         "receiver-failed", ENGINE, Level.INFO, "decode", b" receiver failed rid=",
         _ROOM + r"receiver failed " + _RID + r" code=(?P<code>\S*): (?P<reason>.*)",
         "[2026-11-21 19:44:33] room=3931829090235125 receiver failed rid='74ad9ff27b00454c94b557ddc4eed3f7' "
         "code=waiting_timeout: Request 3931829090235125 timed out after 20.0s in KVPoll.WaitingForInput",
         phase=Phase.FAILED,
-        proves=(Sign.GAVE_UP_UNMET,),
     ),
     Row(
         "resolving", ENGINE, Level.INFO, "decode", b" resolves prefill bootstrap_addr=",

@@ -70,6 +70,7 @@ def document(room: Room) -> dict[str, object]:
         else None,
         "began": room.began,
         "ended": room.ended,
+        "open_until": room.open_until,
         "lanes": [{"instance": lane.instance, "role": lane.role, "why": lane.why} for lane in room.lanes],
         "events": [_event(step) for step in room.events],
         "durations": [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines import numerals
+from pdctl.engines import numerals, phrases
 from pdctl.engines.sign import Sign
 from pdctl.trace.case import Case, CauseFinding, Proof
 from pdctl.trace.observed_deployment import HostPort, on_hosts_of_their_own, parse_address, router_command, sent_address
@@ -110,6 +110,9 @@ def unreachable(case: Case) -> CauseFinding | None:
     if found is None:
         return None
     address, line = found
+    answer = case.answered(failed, address)
+    if answer is not None:
+        return _unusable(case, address, answer, failed)
     proofs = (Proof(f"nobody answered at {address}", line), Proof("so the decode gave the room up", failed))
     owner = case.deployment.bootstrap_owner(address)
     if owner is not None:
@@ -134,6 +137,32 @@ def unreachable(case: Case) -> CauseFinding | None:
     why = f"nothing listens at {address}, where the request sent the decode"
     fix = f"curl -sS http://{address}/health   # from the decode's host"
     return CauseFinding("PD205", "prefill", why, (*proofs, *said), name, fills, fix)
+
+
+def _unusable(case: Case, address: HostPort, answer: tuple[str, Event], failed: Event) -> CauseFinding | None:
+    """A server is there: one that waits for its ranks, or that is no bootstrap server at all; nothing else follows."""
+    status, line = answer
+    owner = case.deployment.bootstrap_owner(address)
+    name = owner.name if owner else case.prefill.name if case.prefill else str(address)
+    proofs = (Proof(f"{address} answered {status}", line), Proof("so the decode gave the room up", failed))
+    fills = {"instance": name, "prefill": name, "observed": f"some ({status})", "expected": "its"}
+    if phrases.UNREGISTERED in line.text:
+        why = f"{address} answered {status}: not all ranks of {name} had registered"
+        return CauseFinding("PD209", "prefill", why, proofs, name, fills)
+    asked = case.prefill
+    if asked is not None and asked.bootstrap_port not in (None, address.port):
+        port, said = _sent(case, asked)
+        code = "PD201" if port == "null" else "PD206" if asked.port == address.port else "PD202"
+        fills |= {
+            "observed": str(address.port),
+            "expected": str(asked.bootstrap_port),
+            "port": str(asked.bootstrap_port),
+        }
+        fills |= {"instance": asked.name, "prefill": asked.name, "url": case.who.url or ""}
+        why = f"{address} answered {status}, and {asked.name}'s bootstrap server listens on {asked.bootstrap_port}"
+        fix = router_command(case.deployment)
+        return CauseFinding(code, "router", why, (*proofs, *said), asked.name, fills, fix)
+    return None
 
 
 def _silent(case: Case, owner: ObservedInstance, address: HostPort, proofs: tuple[Proof, ...]) -> CauseFinding:

@@ -202,7 +202,12 @@ def _unregistered(event: Event, one: ObservedInstance, case: Case) -> bool:
 
 
 def _unanswered(event: Event, one: ObservedInstance, case: Case, began: float, ended: float) -> bool:
-    """Somebody else asked it while the room waited, and had no answer. A refusal is one."""
+    """Somebody else asked it while the room waited, and had no answer. A refusal is one.
+
+    A line that names another room is that room's evidence: why it was given up may have begun long before this one.
+    """
+    if event.room not in (None, case.room_events.room):
+        return False
     if event.t is None or event.t < began - NEAR or event.instance == one.name or phrases.REFUSED in event.text:
         return False
     if not misses(event, one, case.deployment):

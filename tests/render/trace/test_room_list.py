@@ -137,3 +137,12 @@ def test_a_filter_that_cannot_be_names_the_ones_that_can(filters: list[str], out
 def test_every_order_places_what_is_not_known_first(name: str) -> None:
     ordered = sorted(FOUND, key=FIELDS[name].key)  # type: ignore[arg-type, return-value]
     assert ordered[0].room == 7
+
+
+def test_a_room_without_an_end_lasted_at_least_so_long() -> None:
+    mine = replace(FOUND[1], at_least=True)
+    row = shown(tty=True, found=(mine,)).splitlines()[1]
+    assert "≥ 20 s" in row
+    assert row.endswith("no end")
+    assert shown(tty=False, found=(mine,)).splitlines()[1].endswith("\tno end")
+    assert json.loads(room_list.to_jsonl((mine,), samples.screen(tty=False)[0]))["at_least"] is True

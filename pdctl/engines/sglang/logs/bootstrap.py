@@ -160,6 +160,7 @@ ROWS = (
         "[2026-11-21 02:04:32] Failed to get prefill server info: 503, Prefill server not fully registered yet "
         "(0 workers registered).",
         cause="PD209",
+        proves=(Sign.BOOTSTRAP_ANSWERED,),
     ),
     Row(
         "shape-given-up", Speaker.SGLANG, Level.ERROR, "decode", b"Could not fetch prefill parallel info from ",

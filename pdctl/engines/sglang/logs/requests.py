@@ -14,10 +14,12 @@ LOG_REQUESTS = "--log-requests"
 TIME_STATS = "--enable-request-time-stats-logging"
 
 # Fields stand in the dataclass's order, which differs by release. A batch shows lists: rids and rooms, to be zipped.
-_RID = r"(?=.{0,400}?\brid=(?:'(?P<rid>[^']*)'|\[(?P<rids>[^\]]*)\]))?"
+# What a client wrote stands in quotes, as repr() writes them: a room in it is none of this request.
+_TO = r"""[^'"]*?(?:(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")[^'"]*?)*?\b"""
+_RID = rf"(?={_TO}rid=(?:'(?P<rid>[^']*)'|\[(?P<rids>[^\]]*)\]))?"
 _ROOM = (
-    r"(?=.*?\bbootstrap_host='(?P<host>[^']*)')?(?=.*?\bbootstrap_port=(?P<port>\d+|None))?"
-    r"(?=.*?\bbootstrap_room=(?:(?P<room>\d+)|\[(?P<rooms>[\d, ]*)\]))?"
+    rf"(?={_TO}bootstrap_host='(?P<host>[^']*)')?(?={_TO}bootstrap_port=(?P<port>\d+|None))?"
+    rf"(?={_TO}bootstrap_room=(?:(?P<room>\d+)|\[(?P<rooms>[\d, ]*)\]))?"
 )
 # --log-requests-format json (0.5.8+): one object behind the usual prefix.
 _EVENT = r'\{"timestamp": "[^"]*", "event": '
