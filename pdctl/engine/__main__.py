@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pdctl import lifeline, program
+from pdctl import lifeline, open_files, program
 from pdctl.engine.cluster.rank_processes import SCHEDULER, Ranks
 from pdctl.engine.config.engine_flags import parse_with_keys
 from pdctl.engine.config.process_log import configure
@@ -32,6 +32,7 @@ log = logging.getLogger("pdctl.engine")
 
 EXTRA = ("torch", "zmq", "msgspec", "tokenizers", "fastapi", "uvicorn", "orjson", "jinja2", "prometheus_client")
 BACKLOG = 2048
+LEAST_FILES = 256  # an idle rank has some 60 descriptors open, and libraries fail without a word where one is missing
 RESOLVE = 1.0  # seconds between questions for a name that nobody knows yet
 # A Unix socket's path holds 104 bytes on macOS, 108 on Linux: a deep TMPDIR leaves too few.
 LONGEST_DIR = 62
@@ -48,6 +49,7 @@ def start(argv: Sequence[str], module: str = SCHEDULER) -> int:
     for line in (*args.rehearsal.lines, *fault_points.start_lines()):
         log.warning("%s", line)
     try:
+        _require_files()
         _require_extra()
         door = _listen(args)
         if args.node_rank:
@@ -73,6 +75,16 @@ def start(argv: Sequence[str], module: str = SCHEDULER) -> int:
     finally:
         ranks.kill()
         shutil.rmtree(ipc_dir, ignore_errors=True)
+
+
+def _require_files() -> None:
+    """Raise the limit for this process and the ranks it starts; refuse one that even an idle rank would reach."""
+    files = open_files.raise_limit()
+    if files < LEAST_FILES:
+        raise PdctlError(
+            f"the hard limit of open files is {files}, and an instance needs {LEAST_FILES} to begin with",
+            f"raise it where this process is started (ulimit -Hn {open_files.ENOUGH}, or LimitNOFILE= of the unit)",
+        )
 
 
 def _require_extra() -> None:

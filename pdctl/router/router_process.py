@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
-import resource
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
+from pdctl import open_files
 from pdctl.errors import LaunchError
 from pdctl.http_auth import SIGNATURE, AccessLevel, Gate, Keys
 from pdctl.router import rehearsal
@@ -211,15 +210,8 @@ def level(exchange: Exchange) -> AccessLevel:
 
 def connections(wanted: int) -> int:
     """As many as there are file descriptors for: a request has one connection to its client, and one to each worker."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    enough = SPARE + 3 * wanted
-    if soft != resource.RLIM_INFINITY and soft < enough:
-        most = enough if hard == resource.RLIM_INFINITY else min(enough, hard)
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (max(most, soft), hard))
-            soft = max(most, soft)
-        wanted = max(16, min(wanted, (soft - SPARE) // 3))
-    return wanted
+    files = open_files.raise_limit(SPARE + 3 * wanted)
+    return max(16, min(wanted, (files - SPARE) // 3))
 
 
 def make_policy(args: RouterArgs, role: WorkerRole) -> Policy:

@@ -20,6 +20,7 @@ import uvicorn
 import uvloop
 import zmq
 
+from pdctl import open_files
 from pdctl.engine.cluster.node_links import Leaving, Lost, Nodes, Up
 from pdctl.engine.cluster.rendezvous import Meeting
 from pdctl.engine.config.instance_args import Whereabouts
@@ -34,9 +35,10 @@ from pdctl.engine.frontend.spans import RequestSpans
 from pdctl.engine.frontend.tokenizer import CheckpointTexts
 from pdctl.engine.frontend.tokenizer_manager import EngineStatus, TokenizerManager
 from pdctl.engine.ipc.channels import Channels
-from pdctl.engine.ipc.http_protocol import BoundedProtocol
+from pdctl.engine.ipc.http_protocol import MAX_CONNECTIONS, BoundedProtocol
 from pdctl.engine.ipc.socket_keys import SocketKeys
 from pdctl.errors import PdctlError
+from pdctl.open_files import OpenFilesWatch
 from pdctl.thread_death import guard_task, guard_threads
 
 if TYPE_CHECKING:
@@ -61,6 +63,9 @@ MAX_ROOMS = 1 << 63
 # Seconds for which a thread that reads a large body may keep the interpreter from the event loop. The loop asks for it
 # several times on the way to one answer, so Python's own 5 ms become 30.
 SWITCH_INTERVAL = 0.001
+FEWEST_CONNECTIONS = 16
+TICKS_PER_LOOK = 10  # uvicorn ticks ten times a second
+FILES_ELSEWHERE = 256  # file descriptors of this process for all but its clients
 
 
 class Listener(uvicorn.Server):
@@ -69,6 +74,7 @@ class Listener(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._reach = fault_points.raiser("thread.http-server")
+        self._open_files = OpenFilesWatch(log)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -77,6 +83,8 @@ class Listener(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if self._reach is not None:
             self._reach()
+        if counter % TICKS_PER_LOOK == 0:
+            self._open_files.look()
         return await super().on_tick(counter)
 
     def stop_accepting(self) -> None:
@@ -112,7 +120,20 @@ def serve(args: ServerArgs, listening: socket.socket, ranks: Ranks, ipc_dir: Pat
         log.error("%s. %s", error.message, error.fix)
         return 1
     sys.setswitchinterval(SWITCH_INTERVAL)
+    BoundedProtocol.limit(_connections())
     return uvloop.run(HttpProcess(args, checkpoint, ranks, ipc_dir, spans, keys).run(listening))
+
+
+def _connections() -> int:
+    """MAX_CONNECTIONS, or fewer, with a word in the log, where this process may not open the files for so many."""
+    files = open_files.limit()
+    most = max(FEWEST_CONNECTIONS, min(MAX_CONNECTIONS, files - FILES_ELSEWHERE))
+    if most < MAX_CONNECTIONS:
+        log.warning(
+            "%d file descriptors (ulimit -n) are enough for %d clients at once, not for %d: raise the limit to %d",
+            files, most, MAX_CONNECTIONS, MAX_CONNECTIONS + FILES_ELSEWHERE,
+        )  # fmt: skip
+    return most
 
 
 class HttpProcess:

@@ -5,10 +5,13 @@ uvicorn 0.4x waits for the rest of a head without end and keeps every header it 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from pdctl.engine.config.process_log import LogRate
 
 if TYPE_CHECKING:
     import asyncio
@@ -21,6 +24,7 @@ MAX_FRAMING = 64 << 10  # bytes of chunk sizes, extensions and trailers that a b
 PATIENCE = 60.0  # seconds for a head; for a body on top of its time at MIN_RATE
 MIN_RATE = 64 << 10  # bytes per second
 MAX_CONNECTIONS, SHARE = 4096, 2  # of one address a half
+refusals = LogRate(logging.getLogger("pdctl.engine"))
 
 
 class Outgoing:
@@ -62,12 +66,20 @@ class BoundedProtocol(HttpToolsProtocol):
         self._peer = ""
         self._asked: list[RequestResponseCycle] = []  # whose answer is not whole, oldest first
 
+    @classmethod
+    def limit(cls, most: int) -> None:
+        cls.most, cls.of_one_peer = most, max(1, most // SHARE)
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast("asyncio.Transport", Outgoing(transport)))
         peer = self.client[0] if self.client else ""
         if sum(self.held.values()) >= self.most or self.held[peer] >= self.of_one_peer:
             idle = next((one for one in list(self.connections) if _idle(one, peer)), None)
             if idle is None:
+                refusals.warning(
+                    "Closed a connection of %s: it holds %d and may hold %d, and all clients hold %d of %d",
+                    peer, self.held[peer], self.of_one_peer, sum(self.held.values()), self.most,
+                )  # fmt: skip
                 transport.abort()
                 return
             idle.transport.abort()

@@ -19,6 +19,7 @@ from pdctl.engine.kv_link.kv_frames import Frame, LinkError, clipped, codec, tcp
 from pdctl.engine.kv_link.kv_loop import KvLoop
 from pdctl.engine.kv_link.rank_shape import RankShape
 from pdctl.engine.kv_link.room_state import ManagerStats
+from pdctl.open_files import OpenFilesWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pdctl.engine")
 
+TEND_EVERY = 1.0  # seconds: connections that strangers opened to the transport's port and left are closed as often
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -82,6 +84,7 @@ class KvManager(ABC):
         died: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self._died = died
+        self._open_files = OpenFilesWatch(log)
         self.loop = KvLoop(f"kv-{config.role}", config.rank_ip, self, SocketKeys.of(config.secret))
         self.loop.faults = faults_for(config.attn_tp_rank, self.loop.later)
         self.context = RankContext(
@@ -118,6 +121,14 @@ class KvManager(ABC):
 
     def start(self) -> None:
         self.loop.start()
+        self.loop.call(self._tend)
+
+    def _tend(self) -> None:
+        """What nobody asks for, and would be missed: see TEND_EVERY."""
+        self._open_files.look()
+        if self.transport.caps.peer_progress:
+            self.transport.progress()
+        self.loop.later(TEND_EVERY, self._tend)
 
     @property
     def ended(self) -> bool:

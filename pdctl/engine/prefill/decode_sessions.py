@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import resource
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl import open_files
 from pdctl.engine.kv_link import rank_shape
 from pdctl.engine.kv_link.kv_frames import (
     MAX_FRAME,
@@ -42,6 +42,7 @@ log = logging.getLogger("pdctl.engine")
 MAX_CHECKED_PAGES = MAX_FRAME // 16  # a frame has room for these with 8 bytes each; a longer room goes unchecked
 MAX_SESSIONS = 1024  # one's link holds four file descriptors and three ZMQ sockets, its mapped pool (shm) one more
 PER_ENDPOINT = 64  # a decode rank keeps one for each prefill rank and DP group, and one more while it registers anew
+FEWEST_SESSIONS = 16
 FILES_EACH = 6
 FILES_ELSEWHERE = 256  # file descriptors of this process for everything else
 
@@ -168,11 +169,16 @@ def _answer(context: RankContext, session: str, refused: Refusal | None) -> Regi
 
 
 def capacity() -> int:
-    """MAX_SESSIONS, or fewer where this process may not open the files for so many."""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files == resource.RLIM_INFINITY:
+    """MAX_SESSIONS, or fewer, with a word in the log, where this process may not open the files for so many."""
+    files, needed = open_files.limit(), FILES_ELSEWHERE + FILES_EACH * MAX_SESSIONS
+    if files >= needed:
         return MAX_SESSIONS
-    return max(16, min(MAX_SESSIONS, (files - FILES_ELSEWHERE) // FILES_EACH))
+    most = max(FEWEST_SESSIONS, (files - FILES_ELSEWHERE) // FILES_EACH)
+    log.warning(
+        "%d file descriptors (ulimit -n) are enough for %d decode ranks at once, not for %d: raise the limit to %d",
+        files, most, MAX_SESSIONS, needed,
+    )  # fmt: skip
+    return most
 
 
 class SessionTable:

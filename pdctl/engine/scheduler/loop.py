@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from pdctl import open_files
 from pdctl.engine.drill import fault_points
 from pdctl.engine.ipc import steady_clock
 from pdctl.engine.ipc.messages import (
@@ -202,6 +203,8 @@ class Scheduler:
             "num_pages": resources.num_pages,
             "free_metadata_slots": resources.metadata.free_slots,
             "uptime": steady_clock.now() - self._started,
+            "open_files": open_files.count(),
+            "max_open_files": open_files.limit(),
         }
 
     def _load(self) -> dict[str, float]:

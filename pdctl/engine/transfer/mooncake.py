@@ -183,8 +183,8 @@ class MooncakeTransport:
     def release(self, op: Op) -> bool:
         return op.state != OpState.RUNNING
 
-    def progress(self) -> None:
-        return
+    def progress(self, lane: int | None = None) -> None:
+        del lane
 
     def close(self) -> None:
         self._peers.clear()

@@ -358,9 +358,10 @@ class NixlTransport:
         op.handle = None
         return True
 
-    def progress(self) -> None:
-        if self._agents:
-            self._agents[0].progress()
+    def progress(self, lane: int | None = None) -> None:
+        """Without it UCX keeps every connection that somebody opened to its port and closed: it reads only here."""
+        for agent in self._agents if lane is None else self._agents[lane : lane + 1]:
+            agent.progress()
 
     def close(self) -> None:
         for agent in self._agents:

@@ -38,6 +38,9 @@ SPELLINGS = {"mooncake_tcp": "mooncake"}  # SGLang's
 
 log = logging.getLogger("pdctl.engine")
 NET_DEVICES = "UCX_NET_DEVICES"
+TRANSPORTS = "UCX_TLS"
+PID_NAMESPACE = Path("/proc/self/ns/pid")
+FIRST_PID_NAMESPACE = "pid:[4026531836]"  # linux/proc_ns.h, PROC_PID_INIT_INO
 SIOCGIFCONF = 0x8912  # linux/sockios.h
 IFREQ = 40  # bytes, sizeof(struct ifreq) with pointers of 64 bits; the name takes 16, the IPv4 address stands at 20
 ROOM = 1024 * IFREQ
@@ -68,6 +71,8 @@ def create(backend: str, rank_ip: str, gpu: bool = False, lanes: int = 1) -> Tra
     """
     same_host = ipaddress.ip_address(rank_ip).is_loopback
     bind_ucx(rank_ip)
+    if same_host and not gpu and sees_all_processes():
+        os.environ.setdefault(TRANSPORTS, "^tcp")  # shared memory carries what cma does not: nobody has to listen
     name = choose(backend, same_host, gpu)
     if name == "nixl":
         return nixl.NixlTransport(same_host, lanes)
@@ -123,6 +128,17 @@ def bind_ucx(ip: str) -> None:
         os.environ[NET_DEVICES] = ",".join([name, *([] if loopback else rdma_ports())])
 
 
+def sees_all_processes() -> bool:
+    """Whether the process ids of all peers on this host mean something here.
+
+    Containers of one pod share loopback, not their process ids: over it, TCP is the only way from one to another.
+    """
+    try:
+        return str(PID_NAMESPACE.readlink()) == FIRST_PID_NAMESPACE
+    except OSError:
+        return False
+
+
 def rdma_ports() -> list[str]:
     """As UCX names them: `mlx5_0:1`."""
     return sorted(f"{port.parent.parent.name}:{port.name}" for port in INFINIBAND.glob("*/ports/*"))
@@ -167,8 +183,8 @@ class FakeTransport:
     def release(self, op: Op) -> bool:
         return op.state != OpState.RUNNING
 
-    def progress(self) -> None:
-        return
+    def progress(self, lane: int | None = None) -> None:
+        del lane
 
     def close(self) -> None:
         if self._memory is not None:

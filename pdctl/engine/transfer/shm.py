@@ -114,8 +114,8 @@ class ShmTransport:
     def release(self, op: Op) -> bool:
         return op.state != OpState.RUNNING
 
-    def progress(self) -> None:
-        return
+    def progress(self, lane: int | None = None) -> None:
+        del lane
 
     def close(self) -> None:
         for peer in list(self._peers):

@@ -163,8 +163,11 @@ class Transport(Protocol):
         """Free an op's resources. False when it was still running and could not be stopped: bytes may yet move."""
         ...
 
-    def progress(self) -> None:
-        """Lend the calling thread to transfers that need the target's help (caps.peer_progress)."""
+    def progress(self, lane: int | None = None) -> None:
+        """Lend the calling thread to transfers that need the target's help, and to the transport's own listener.
+
+        Needed with caps.peer_progress only. `lane`: what plans of that lane use, and nothing else.
+        """
         ...
 
     def close(self) -> None: ...
@@ -226,8 +229,8 @@ class TransportWrapper:
     def release(self, op: Op) -> bool:
         return self._inner.release(op)
 
-    def progress(self) -> None:
-        self._inner.progress()
+    def progress(self, lane: int | None = None) -> None:
+        self._inner.progress(lane)
 
     def close(self) -> None:
         self._inner.close()

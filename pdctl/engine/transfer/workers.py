@@ -95,6 +95,7 @@ class Shard:
     parked: dict[str, list[Order]] = field(default_factory=dict)  # by peer whose call has not returned
     worker: Worker | None = None
     watched: bool = False  # the loop will look whether the running call returns
+    progressing: bool = False  # an order to make progress is in the inbox or runs
 
 
 class Workers(TransportWrapper):
@@ -220,6 +221,13 @@ class Workers(TransportWrapper):
         if free:
             self._conclude(job, OpState.FAILED, why, 0, 0, b"")
         return free
+
+    def progress(self, lane: int | None = None) -> None:
+        """Each thread for its own lane, when its turn comes: a post that hangs holds up no other lane's."""
+        for shard in self._shards:
+            if not shard.progressing and lane in (None, shard.number):
+                shard.progressing = True
+                self._put(shard, Order("", 0, Worker.progress))
 
     def _put(self, shard: Shard, order: Order) -> None:
         if shard.worker is None:
@@ -434,6 +442,10 @@ class Worker:
         if made.state == OpState.RUNNING:
             made.state, made.error, made.nbytes = OpState.FAILED, why, 0
         self._owner.report(job)
+
+    def progress(self) -> None:
+        self._owner.inner.progress(self.shard.number)
+        self.shard.progressing = False
 
     def drop(self, peer: str) -> None:
         for job in [job for job in self.underway if job.plan.peer == peer]:

@@ -30,8 +30,14 @@ class Engine:
     """One `python -m` process, its log, and a client. `wait_for` blocks until a line of the log holds a text."""
 
     def __init__(
-        self, model: Path, flags: tuple[str, ...], env: dict[str, str] | None = None, module: str = ECHO
+        self,
+        model: Path,
+        flags: tuple[str, ...],
+        env: dict[str, str] | None = None,
+        module: str = ECHO,
+        before: tuple[str, ...] = (),
     ) -> None:
+        """`before`: a command that ends by running the one that follows it."""
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.lines: list[str] = []
@@ -39,6 +45,7 @@ class Engine:
         self._more = threading.Condition()
         self.process = subprocess.Popen(
             [
+                *before,
                 sys.executable,
                 "-m",
                 module,
@@ -95,8 +102,10 @@ class Engine:
 
 
 @contextmanager
-def running(model: Path, *flags: str, env: dict[str, str] | None = None, module: str = ECHO) -> Iterator[Engine]:
-    engine = Engine(model, flags, env, module)
+def running(
+    model: Path, *flags: str, env: dict[str, str] | None = None, module: str = ECHO, before: tuple[str, ...] = ()
+) -> Iterator[Engine]:
+    engine = Engine(model, flags, env, module, before)
     try:
         yield engine
     finally:

@@ -61,6 +61,30 @@ def test_while_starting_the_port_is_bound_and_says_503(model: Path, gate: Path) 
         assert engine.client.get("/health").status_code == 200
 
 
+def with_limit(files: str) -> tuple[str, ...]:
+    return ("bash", "-c", f'ulimit {files}; exec "$@"', "bash")
+
+
+def test_too_few_file_descriptors_are_an_error_that_names_them(model: Path) -> None:
+    with running(model, before=with_limit("-n 64")) as engine:
+        engine.wait_for("the hard limit of open files is 64, and an instance needs 256")
+        assert engine.exit_code() == 1
+
+
+def test_fewer_file_descriptors_than_clients_may_come_are_said(model: Path) -> None:
+    with running(model, before=with_limit("-n 300")) as engine:
+        engine.wait_for("300 file descriptors (ulimit -n) are enough for 44 clients at once, not for 4096")
+        engine.wait_for(READY)
+
+
+def test_a_low_soft_limit_is_raised(model: Path) -> None:
+    with running(model, before=with_limit("-Sn 64")) as engine:
+        engine.wait_for(READY)
+        for pid in (engine.process.pid, *engine.children()):
+            row = next(line for line in Path(f"/proc/{pid}/limits").read_text().splitlines() if "open files" in line)
+            assert int(row.split()[3]) > 1000
+
+
 def test_the_stages_of_a_start_are_said_in_order(decode: Engine) -> None:
     wanted = (
         "Uvicorn running on http://",

@@ -93,7 +93,9 @@ def test_what_does_not_come_in_time_ends(monkeypatch: pytest.MonkeyPatch, sent: 
     asyncio.run(scenario())
 
 
-def test_one_address_holds_a_part_of_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_address_holds_a_part_of_the_connections(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(BoundedProtocol, "most", 6)
     monkeypatch.setattr(BoundedProtocol, "of_one_peer", 3)
 
@@ -109,6 +111,7 @@ def test_one_address_holds_a_part_of_the_connections(monkeypatch: pytest.MonkeyP
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.1)
             assert await said(port, b"GET / HTTP/1.1\r\nhost: a\r\n\r\n") == b""
+            assert "Closed a connection of 127.0.0.1: it holds 3 and may hold 3" in caplog.text
             reader, writer = ends[0]
             writer.write(b"b")
             assert (await reader.read(200)).endswith(b"2")

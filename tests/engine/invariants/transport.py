@@ -162,8 +162,8 @@ class SimTransport:
         """A write under way cannot be stopped: the peer has to be dropped."""
         return op.state != OpState.RUNNING
 
-    def progress(self) -> None:
-        return
+    def progress(self, lane: int | None = None) -> None:
+        del lane
 
     def close(self) -> None:
         return

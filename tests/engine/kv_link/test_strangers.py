@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+import pytest
 import zmq
 
 from pdctl.engine.kv_link.kv_frames import RegisterAck, RegisterKvArgs, Unregister, codec
@@ -145,6 +147,35 @@ def test_a_thousand_bad_registrations_poison_nothing() -> None:
             lives(prefill, decode, server.port)
         prefill.woken.wait("few descriptors", lambda: len(os.listdir("/proc/self/fd")) < before + 80)
         assert prefill.manager.stats().peers <= 1
+
+
+def own_listeners() -> set[int]:
+    """The TCP ports on which this process listens."""
+    links = [Path(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    own = {os.readlink(link) for link in links if link.is_symlink()}
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {int(row[1].partition(":")[2], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own}
+
+
+def test_whoever_connects_to_ucxs_port_and_leaves_costs_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """UCX accepts on a thread of its own, and sees that a connection has ended only when somebody lends it one."""
+    pytest.importorskip("nixl_cu12")
+    monkeypatch.setenv("UCX_TLS", "all")  # as between hosts
+    with bootstrap() as server:
+        others = own_listeners()
+        with prefill_side(server.port, backend="nixl") as prefill, decode_side(backend="nixl") as decode:
+            ours = {zmq_port(side.manager.endpoint) for side in (prefill, decode)}
+            ports, before = own_listeners() - others - ours, len(os.listdir("/proc/self/fd"))
+            assert len(ports) == 3, "two lanes of the prefill and one of the decode"
+            for port in ports:
+                for _ in range(100):
+                    socket.create_connection((HOST, port), 10.0).close()
+            prefill.woken.wait("few descriptors", lambda: len(os.listdir("/proc/self/fd")) <= before + 10)
+            lives(prefill, decode, server.port)
+
+
+def zmq_port(endpoint: str) -> int:
+    return int(endpoint.rpartition(":")[2])
 
 
 def test_the_descriptor_of_a_pool_is_what_is_sent() -> None:

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from pdctl.engine.transfer.select import NET_DEVICES, interface_of
+from pdctl.engine.transfer.select import NET_DEVICES, interface_of, sees_all_processes
 
 LISTENERS = """
 import json, os, sys
@@ -37,8 +37,8 @@ def outside() -> str:
         return str(probe.getsockname()[0])
 
 
-def listeners(host: str) -> set[str]:
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("UCX_")}
+def listeners(host: str, **more: str) -> set[str]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("UCX_")} | more
     done = subprocess.run(
         [sys.executable, "-c", LISTENERS, host], env=environ, capture_output=True, text=True, check=True, timeout=60
     )
@@ -46,9 +46,15 @@ def listeners(host: str) -> set[str]:
     return {str(ipaddress.ip_address(packed)) for packed in found}
 
 
-def test_with_host_on_loopback_ucx_listens_nowhere_else() -> None:
+def test_with_host_on_loopback_ucx_listens_nowhere() -> None:
+    """Only containers of one pod need it to: there, on loopback."""
     pytest.importorskip("nixl_cu12")
-    assert listeners("127.0.0.1") == {"127.0.0.1"}
+    assert listeners("127.0.0.1") == (set() if sees_all_processes() else {"127.0.0.1"})
+
+
+def test_who_names_ucxs_transports_is_obeyed() -> None:
+    pytest.importorskip("nixl_cu12")
+    assert listeners("127.0.0.1", UCX_TLS="all") == {"127.0.0.1"}
 
 
 @pytest.mark.skipif(not outside(), reason="this host has a loopback interface only")
