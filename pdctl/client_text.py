@@ -10,6 +10,7 @@ import re
 import traceback
 
 MAX_RID_CHARS = 256
+MAX_SHOWN = 400  # characters of a path in a line of a log
 # A rid stands in log lines without quotes and in `rid='…'`: it holds nothing that could end either, or begin a stamp.
 _NOT_IN_RID = re.compile(r"""[\s'"`\\()\[\]{}<>]""")
 RID_RULE = f"rid must be 1 to {MAX_RID_CHARS} printable characters without spaces, quotes, brackets and backslashes"
@@ -39,6 +40,11 @@ def escaped(text: str) -> str:
 def word(text: str) -> str:
     """`escaped`, and without a space or a quote: one value of a line whose fields end at spaces."""
     return re.sub(r"""[\s'"]""", lambda found: _code(found[0]), escaped(text))
+
+
+def cut(text: str) -> str:
+    """No more of it than a line of a log needs, and how long it is."""
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}... ({len(text)} characters)"
 
 
 def traceback_text(error: BaseException) -> str:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 import time
+from copy import copy
 from typing import TYPE_CHECKING
 
-from pdctl.client_text import escaped, traceback_text
+from pdctl.client_text import cut, escaped, traceback_text
 from pdctl.log_stream import LogStream
 
 if TYPE_CHECKING:
@@ -86,7 +87,11 @@ def configure_access(args: ServerArgs) -> None:
         pass
 
     class Access(OneLine, AccessFormatter):
-        pass
+        def formatMessage(self, record: logging.LogRecord) -> str:
+            address, method, path, *others = record.args  # type: ignore[misc]
+            record = copy(record)
+            record.args = (address, method, cut(str(path)), *others)
+            return super().formatMessage(record)
 
     formats = {
         "uvicorn": Lines(f"[{STAMP}] %(levelprefix)s %(message)s", TIME_FORMAT, use_colors=False),

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from pdctl.client_text import word
+from pdctl.client_text import cut, word
 from pdctl.engine.frontend import generate, info, openai, responses
 from pdctl.engine.frontend.refusal import HttpRefusal
 from pdctl.http_auth import SIGNATURE, AccessLevel, Gate, Keys
@@ -35,7 +35,7 @@ LEVELS = {
 
 
 def build(instance: EngineInstance, keys: Keys) -> ASGIApp:
-    app = FastAPI(title="pdctl engine", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="pdctl engine", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.instance = instance
     for module in (generate, openai, info):
         app.include_router(module.router)
@@ -71,7 +71,8 @@ class Guard:
                     body,
                 )
                 if judged.refusal:
-                    log.warning("Answered %s %s with 401: %s", scope["method"], word(scope["path"]), judged.refusal)
+                    path = cut(word(scope["path"]))
+                    log.warning("Answered %s %s with 401: %s", scope["method"], path, judged.refusal)
                     refused = responses.error(HttpRefusal(401, judged.refusal))
                     refused.headers["WWW-Authenticate"] = "Bearer"
                     await refused(scope, receive, send)
@@ -104,14 +105,15 @@ async def _read(receive: Receive) -> tuple[bytes, Receive]:
 async def _refused(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, HttpRefusal)
     if problem.status >= 400 and problem.status != 499:
-        path = word(request.url.path)
+        path = cut(word(request.url.path))
         log.warning("Answered %s %s with %d: %s", request.method, path, problem.status, problem.message)
     return responses.error(problem)
 
 
 async def _routing(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, HTTPException)
-    return responses.error(HttpRefusal(problem.status_code, f"{request.method} {request.url.path}: {problem.detail}"))
+    said = f"{request.method} {cut(request.url.path)}: {problem.detail}"
+    return responses.error(HttpRefusal(problem.status_code, said))
 
 
 async def _query(request: Request, problem: Exception) -> Response:

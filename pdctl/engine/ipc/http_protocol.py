@@ -6,6 +6,7 @@ uvicorn 0.4x waits for the rest of a head without end and keeps every header it 
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -16,15 +17,36 @@ from pdctl.engine.config.process_log import LogRate
 if TYPE_CHECKING:
     import asyncio
 
+    from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
     from uvicorn.config import Config
     from uvicorn.server import ServerState
 
 MAX_HEAD = 64 << 10  # bytes of request line and headers
+MAX_TARGET = 8000  # bytes of a path and its query: what RFC 9112, 3, wants understood at least
+HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")  # RFC 3986, 3.2.2 and 3.2.3; empty where a target has no host
 MAX_FRAMING = 64 << 10  # bytes of chunk sizes, extensions and trailers that a body may have beyond its own number
 PATIENCE = 60.0  # seconds for a head; for a body on top of its time at MIN_RATE
 MIN_RATE = 64 << 10  # bytes per second
 MAX_CONNECTIONS, SHARE = 4096, 2  # of one address a half
 refusals = LogRate(logging.getLogger("pdctl.engine"))
+
+
+class HeadRefusal:
+    """An ASGI application with one answer, and the end of the connection."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        self._status = status
+        self._reason = reason.encode()
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        del scope, receive
+        headers = [
+            (b"content-type", b"text/plain; charset=utf-8"),
+            (b"content-length", str(len(self._reason)).encode()),
+            (b"connection", b"close"),
+        ]
+        await send({"type": "http.response.start", "status": self._status, "headers": headers, "trailers": False})
+        await send({"type": "http.response.body", "body": self._reason, "more_body": False})
 
 
 class Outgoing:
@@ -134,11 +156,26 @@ class BoundedProtocol(HttpToolsProtocol):
         length = next((value for name, value in self.headers if name == b"content-length"), b"0")
         size = min(int(length), 1 << 30) if length.isdigit() and len(length) < 16 else 0
         self._expect(self.patience + size / MIN_RATE)
-        before = self.cycle
+        before, refusal = self.cycle, self._refusal()
+        app, self.app = self.app, refusal or self.app
         super().on_headers_complete()
+        self.app = app
         if self.cycle is not None and self.cycle is not before:
             self._asked = [cycle for cycle in self._asked if not cycle.response_complete]
             self._asked.append(self.cycle)
+
+    def _refusal(self) -> HeadRefusal | None:
+        """The application that answers a head which no route should see; None for any other."""
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if len(self.url) > MAX_TARGET:
+            return HeadRefusal(414, f"The request's target is longer than {MAX_TARGET} bytes.")
+        if len(hosts) > 1:  # RFC 9112, 3.2, as what follows
+            return HeadRefusal(400, f"The request has {len(hosts)} Host headers.")
+        if not hosts and self.parser.get_http_version() == "1.1":
+            return HeadRefusal(400, "The request has no Host header.")
+        if hosts and not HOST.fullmatch(hosts[0]):
+            return HeadRefusal(400, "The request's Host header is not the name or address of a host.")
+        return None
 
     def on_message_complete(self) -> None:
         self._unexpect()

@@ -58,6 +58,33 @@ async def said(port: int, sent: bytes) -> bytes:
             await writer.wait_closed()
 
 
+HEADS = {
+    "none": (b"GET / HTTP/1.1\r\n\r\n", b"400"),
+    "two": (b"GET / HTTP/1.1\r\nhost: a\r\nHost: a\r\n\r\n", b"400"),
+    "no host": (b"GET / HTTP/1.1\r\nhost: a b\r\n\r\n", b"400"),
+    "a URL": (b"GET / HTTP/1.1\r\nhost: http://a/\r\n\r\n", b"400"),
+    "long target": (b"GET /" + b"a" * 8000 + b" HTTP/1.1\r\nhost: a\r\n\r\n", b"414"),
+    "target that fits": (b"GET /" + b"a" * 7999 + b" HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n", b"200"),
+    "none in HTTP/1.0": (b"GET / HTTP/1.0\r\n\r\n", b"200"),
+    "empty": (b"GET / HTTP/1.1\r\nhost:\r\nconnection: close\r\n\r\n", b"200"),
+    "IPv6": (b"GET / HTTP/1.1\r\nhost: [::1]:8000\r\nconnection: close\r\n\r\n", b"200"),
+}
+
+
+@for_each("name", HEADS)
+def test_a_head_with_no_host_of_its_own_or_a_long_target_reaches_no_route(name: str) -> None:
+    async def scenario() -> None:
+        sent, status = HEADS[name]
+        async with serving() as port:
+            answer = await said(port, sent)
+            assert answer.split(b" ")[1] == status
+            if status != b"200":
+                behind = await said(port, b"GET / HTTP/1.1\r\nhost: a\r\n\r\n" + sent)
+                assert [part[:3] for part in behind.split(b"HTTP/1.1 ")[1:]] == [b"200", status]
+
+    asyncio.run(scenario())
+
+
 def test_a_head_without_end_is_refused() -> None:
     async def scenario() -> None:
         async with serving() as port:

@@ -189,8 +189,16 @@ def test_chat_bodies(unified: Engine, body: dict[str, object], said: str) -> Non
     refused(unified.client.post("/v1/chat/completions", json=body), 400, said)
 
 
+def test_a_line_of_the_log_holds_the_beginning_of_a_long_path(unified: Engine) -> None:
+    refused(unified.client.get("/" + "b" * 7000), 404, "b" * 399 + "... (7001 characters)")
+    line = unified.wait_for("bbbb")
+    assert line.endswith('b... (7001 characters) HTTP/1.1" 404 Not Found')
+    assert len(line) < 600
+
+
 def test_routes_and_methods_that_do_not_exist(unified: Engine) -> None:
     refused(unified.client.get("/get_load"), 404, "GET /get_load: Not Found")
+    refused(unified.client.post("/flush_cache/"), 404, "POST /flush_cache/: Not Found")
     refused(unified.client.get("/generate"), 405, "Method Not Allowed")
     refused(unified.client.get("/v1/models/other"), 404, "'other' does not exist; this instance serves 'echo'")
     refused(unified.client.get("/v1/loads?dp_rank=x"), 400, "dp_rank")
