@@ -24,8 +24,7 @@ from pdctl.render.findings.report_forms import ReportForm
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from pdctl.doctor.facts import Facts
-    from pdctl.doctor.finding import Report
+    from pdctl.doctor.check import Facts, Report
     from pdctl.doctor.request import Subject
     from pdctl.doctor.selection import Selection
     from pdctl.errors import ExitCode
@@ -313,18 +312,17 @@ def _pack(path: Path, subject: Subject, facts: Facts, report: Report) -> None:
 
 def _watch(subject: Subject, chosen: Selection, interval: float, form: ReportForm) -> None:
     """Until the signal. One look follows the other by `interval`, however long a look takes."""
-    from pdctl.doctor import finding
-    from pdctl.doctor.facts import Depth
+    from pdctl.doctor.check import Depth, advance, begin
     from pdctl.render import term
     from pdctl.render.findings import report_forms
 
     if subject.request.depth is Depth.STATIC:  # a manifest, and no server named
         raise UsageError("there is nothing to watch in what is written alone", "add --router URL")
-    watched = finding.begin()
+    watched = begin()
     stream = term.out()
     while True:
         _, report = _look(subject, chosen)
-        watched = finding.advance(watched, report, time.monotonic())
+        watched = advance(watched, report, time.monotonic())
         if form is ReportForm.TEXT:
             report_forms.show_changes(watched, stream)
         elif lines := report_forms.change_lines(watched):

@@ -121,7 +121,7 @@ def _policy(given: str | None) -> OnDeath | None:
 def _ask_doctor(topology: Topology, plan: Plan) -> None:
     """Doctor over what is written. Warnings in one line each; LaunchError, after every finding whole, for an error."""
     from pdctl.doctor import check_run, selection  # late: --dry-run and --no-doctor need no checks
-    from pdctl.doctor.facts import Depth
+    from pdctl.doctor.check import Depth
     from pdctl.doctor.gather import gather
     from pdctl.doctor.request import Request
     from pdctl.render.findings import report_text

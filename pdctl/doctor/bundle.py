@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from pdctl.doctor.facts import Facts
+    from pdctl.doctor.check import Facts
 
 
 KEPT = ("run.json", "plan.json", "topology.yaml")  # of a run's directory

@@ -12,7 +12,7 @@ from pdctl.doctor import server_info
 from pdctl.doctor.bootstrap_ports import port_claims
 from pdctl.doctor.request import Progress
 from pdctl.engines.sglang.faults import Release, hits
-from pdctl.fleet import canary_probe, queue_probe
+from pdctl.fleet import canary_probe
 from pdctl.fleet.address import bracketed
 from pdctl.fleet.canary_probe import Prompt, Side
 from pdctl.fleet.observations import CANCEL, N2
@@ -20,7 +20,7 @@ from pdctl.fleet.observations import CANCEL, N2
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdctl.doctor.facts import Facts
+    from pdctl.doctor.check import Facts
     from pdctl.doctor.request import Request
     from pdctl.fleet.observations import Canary, Engine, HeldRequests
 
@@ -73,7 +73,7 @@ def send(request: Request, facts: Facts) -> tuple[tuple[Canary, ...], tuple[Held
             key=request.key,
         )
         request.progress(Progress("other canaries", len(more), len(more)))
-    return (*cells, *more), queue_probe.queues(facts.endpoints, DRAIN, key=request.key)
+    return (*cells, *more), canary_probe.queues(facts.endpoints, DRAIN, key=request.key)
 
 
 def kinds(engines: Sequence[Engine]) -> tuple[str, ...]:

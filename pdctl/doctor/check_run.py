@@ -1,4 +1,4 @@
-"""From facts to a report: every code of the catalogue is decided or says why not, and causes stand first."""
+"""All checks, and the report they come to: every code of the catalogue is decided or says why not, causes first."""
 
 from __future__ import annotations
 
@@ -10,12 +10,40 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue import book
 from pdctl.catalogue.entry import Needs
-from pdctl.doctor import bootstrap_ports
-from pdctl.doctor.check import EMBEDDED, Skipped, Unknown
-from pdctl.doctor.checks import CHECKS
-from pdctl.doctor.facts import Depth
-from pdctl.doctor.finding import CanaryCell, Checked, CheckStatus, Report, names
+from pdctl.doctor import bootstrap_ports, release_faults
+from pdctl.doctor.check import (
+    NOT_FOR_EMBEDDED,
+    CanaryCell,
+    Checked,
+    CheckStatus,
+    Depth,
+    Report,
+    Skipped,
+    Unknown,
+    names,
+)
+from pdctl.doctor.live import (
+    bootstrap_servers,
+    canary_results,
+    engine_hosts,
+    host_resources,
+    load,
+    logs,
+    pair_agreement,
+    router_ports,
+    running_engines,
+    running_router,
+)
 from pdctl.doctor.selection import EVERYTHING, ORDER, failing, weigh
+from pdctl.doctor.static import (
+    arithmetic,
+    bootstrap_addresses,
+    capacity,
+    environment_checks,
+    kubernetes_checks,
+    refused_flags,
+    written_agreement,
+)
 from pdctl.errors import ExitCode
 from pdctl.fleet.observations import PAIR
 
@@ -23,10 +51,35 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pdctl.catalogue.entry import Entry, Severity
-    from pdctl.doctor.check import Check
-    from pdctl.doctor.facts import Facts
-    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.check import Check, Facts, Finding
     from pdctl.doctor.selection import Selection
+
+
+WRITTEN_CHECKS: tuple[Check, ...] = (  # need nothing but a topology, a manifest or a script
+    *bootstrap_addresses.CHECKS,
+    *kubernetes_checks.CHECKS,
+    *written_agreement.CHECKS,
+    *arithmetic.CHECKS,
+    *refused_flags.CHECKS,
+    *release_faults.WRITTEN,
+    *capacity.CHECKS,
+    *environment_checks.CHECKS,
+)
+RUNNING_CHECKS: tuple[Check, ...] = (  # look at engines, routers, this host or logs
+    *router_ports.CHECKS,
+    *bootstrap_servers.CHECKS,
+    *running_engines.CHECKS,
+    *running_router.CHECKS,
+    *pair_agreement.CHECKS,
+    *release_faults.RUNNING,
+    *load.CHECKS,
+    *engine_hosts.CHECKS,
+    *host_resources.CHECKS,
+    *canary_results.CHECKS,
+    *logs.CHECKS,
+)
+CHECKS = (*WRITTEN_CHECKS, *RUNNING_CHECKS)
+
 
 LACKING = {
     Needs.TOPOLOGY: "needs a topology or a manifest",
@@ -182,7 +235,7 @@ def _together(outcomes: Sequence[CodeOutcome]) -> CodeOutcome:
         some = [outcome for outcome in outcomes if outcome.status is status]
         if some:
             reasons = dict.fromkeys(outcome.reason for outcome in some if outcome.reason)
-            first = sorted(reasons, key=lambda reason: reason != EMBEDDED.reason)  # no option would change that
+            first = sorted(reasons, key=lambda reason: reason != NOT_FOR_EMBEDDED.reason)  # no option would change that
             return CodeOutcome(status, "; ".join(first), _merge_findings([outcome.findings for outcome in some]))
     return CodeOutcome(CheckStatus.SKIPPED, "nothing to look at")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor import request as asking
 from pdctl.doctor.bootstrap_ports import address, bootstrap_claims, fan_out, machine
-from pdctl.doctor.facts import Depth, Facts
+from pdctl.doctor.check import Depth, Facts
 from pdctl.doctor.live.logs import OFTEN, is_of_set_up
 from pdctl.doctor.request import Progress
 from pdctl.engines.sign import Sign

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.doctor.bootstrap_ports import address
-from pdctl.doctor.check import finding
-from pdctl.doctor.finding import Checked, CheckStatus
+from pdctl.doctor.check import Checked, CheckStatus, finding
 from pdctl.doctor.selection import EVERYTHING, weigh
 from pdctl.errors import NotProbedError
 from pdctl.fleet import from_host
@@ -16,8 +15,7 @@ from pdctl.fleet.address import LOOPBACK
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pdctl.doctor.facts import Facts
-    from pdctl.doctor.finding import Finding, Report
+    from pdctl.doctor.check import Facts, Finding, Report
     from pdctl.doctor.selection import Selection
     from pdctl.fleet.observations import Elsewhere, Reach
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs, Severity
 from pdctl.doctor import server_info
-from pdctl.doctor.check import EMBEDDED, Check, Skipped, Unknown, finding
-from pdctl.doctor.finding import names, shorten_lines
-from pdctl.doctor.static.written_check import written
+from pdctl.doctor.check import NOT_FOR_EMBEDDED, Check, Skipped, Unknown, finding, names, shorten_lines
+from pdctl.doctor.static.server_sources import written
 from pdctl.engines.kinds import RELEASED, RELEASED_ROUTER
 from pdctl.engines.sglang.faults import ATTENTION_DP, ONE_RANK_BALANCE, SPECULATION, Release, hits
 from pdctl.engines.versions import NEWEST, OLDEST, parse, spell, unread
@@ -19,9 +18,7 @@ from pdctl.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdctl.doctor.check import Verdict
-    from pdctl.doctor.facts import Facts
-    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.check import Facts, Finding, Verdict
     from pdctl.doctor.static.servers import Server, Servers
     from pdctl.engines.versions import Version
     from pdctl.fleet.observations import Engine
@@ -136,7 +133,7 @@ def running_faults(facts: Facts) -> list[Finding] | Skipped | Unknown:
             groups.setdefault(release, []).append(engine)
     found = [one for release, some in groups.items() for one in _findings_of_release(release, some)]
     if found or not dark:
-        return found or ([] if groups else EMBEDDED if facts.engines else Skipped("no SGLang engine was given"))
+        return found or ([] if groups else NOT_FOR_EMBEDDED if facts.engines else Skipped("no SGLang engine was given"))
     return Unknown(f"the release of {names(dark)} could not be read")
 
 
@@ -173,7 +170,7 @@ def running_not_read(facts: Facts) -> list[Finding] | Skipped | Unknown:
         return Skipped("no SGLang engine was given")
     engines = [engine for engine in facts.engines if not server_info.embedded(engine)]
     if not engines:
-        return EMBEDDED
+        return NOT_FOR_EMBEDDED
     groups: dict[str, list[Engine]] = {}
     for engine in engines:
         release = _of_engine(engine)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.doctor import selection
 from pdctl.doctor.bootstrap_ports import address, plain, workers
-from pdctl.doctor.facts import Depth
+from pdctl.doctor.check import Depth
 from pdctl.engines import numerals
 from pdctl.errors import UsageError
 from pdctl.fleet.address import LAST_PORT, Unanswered, join, parse

@@ -14,7 +14,7 @@ from pdctl.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pdctl.doctor.finding import Finding, Report
+    from pdctl.doctor.check import Finding, Report
     from pdctl.topology.model import Topology
 
 ORDER = (Severity.ERROR, Severity.WARNING, Severity.INFO)

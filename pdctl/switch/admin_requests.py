@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl.engines.sglang.http import paths
 from pdctl.errors import NotProbedError, PdctlError
 from pdctl.fleet import bootstrap_probe, http_client, peer_json, router_probe
+from pdctl.fleet.canary_probe import queues
 from pdctl.fleet.observations import Endpoint
-from pdctl.fleet.queue_probe import queues
 from pdctl.switch.switch_order import PREFILL
 
 if TYPE_CHECKING:

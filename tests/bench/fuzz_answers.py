@@ -26,12 +26,10 @@ from pdctl.fleet import (  # noqa: E402
     bootstrap_probe,
     canary_probe,
     engine_probe,
-    exposition,
     from_host,
     http_client,
     peer_json,
     prober,
-    queue_probe,
     router_probe,
 )
 from pdctl.fleet.address import Unanswered  # noqa: E402
@@ -156,7 +154,7 @@ def engine(chance: random.Random, body: bytes) -> None:
         Endpoint("e", "prefill", "http://h:1"), Told(body, chance.choice((200, 404, 500))), True
     )
     assert isinstance(found.version, str)
-    queue_probe._held_requests("http://h:1", Told(body, 200))
+    canary_probe._held_requests("http://h:1", Told(body, 200))
 
 
 def documents(chance: random.Random, body: bytes) -> None:
@@ -174,9 +172,9 @@ def documents(chance: random.Random, body: bytes) -> None:
 
 def texts(chance: random.Random, body: bytes) -> None:
     text = body.decode("utf-8", "replace")
-    for sample in exposition.samples(text):
-        exposition.labels(sample.labels)
-    exposition.totals(text)
+    for sample in prober.samples(text):
+        prober.labels(sample.labels)
+    prober.totals(text)
     for payload in http_client.payloads(body[at : at + 50] for at in range(0, len(body), 50)):
         peer_json.parse(payload)
     with contextlib.suppress(UsageError):

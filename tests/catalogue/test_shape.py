@@ -12,10 +12,8 @@ import pytest
 from pdctl.catalogue import book
 from pdctl.catalogue.entry import Entry, fill
 from pdctl.doctor import check_run
-from pdctl.doctor.check import Skipped, Unknown
-from pdctl.doctor.checks import CHECKS
-from pdctl.doctor.facts import Facts
-from pdctl.doctor.finding import Finding
+from pdctl.doctor.check import Facts, Finding, Skipped, Unknown
+from pdctl.doctor.check_run import CHECKS
 from tests.cases import for_each
 from tests.catalogue import shape
 from tests.doctor.fixtures import live, static_bootstrap, static_pairing, static_upkeep

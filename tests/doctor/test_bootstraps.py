@@ -8,8 +8,7 @@ from types import MappingProxyType
 import pytest
 
 from pdctl.doctor import check_run
-from pdctl.doctor.facts import Facts
-from pdctl.doctor.finding import CheckStatus, Finding
+from pdctl.doctor.check import CheckStatus, Facts, Finding
 from pdctl.fleet.observations import RankAddress, Reply
 from tests.doctor.fixtures import recorded as real
 from tests.doctor.fixtures.live import WAITING, service, without

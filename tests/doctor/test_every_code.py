@@ -8,9 +8,8 @@ from pathlib import Path
 from types import ModuleType
 
 from pdctl.catalogue.book import ENTRIES, entry
-from pdctl.doctor.check import Skipped, Unknown
-from pdctl.doctor.checks import CHECKS
-from pdctl.doctor.facts import Facts
+from pdctl.doctor.check import Facts, Skipped, Unknown
+from pdctl.doctor.check_run import CHECKS
 from pdctl.render.explain import anchor
 from tests.cases import for_each
 from tests.doctor import fixtures

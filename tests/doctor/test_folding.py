@@ -7,9 +7,7 @@ from graphlib import TopologicalSorter
 
 from pdctl.catalogue.book import ENTRIES
 from pdctl.doctor import check_run
-from pdctl.doctor.check import finding
-from pdctl.doctor.facts import Facts
-from pdctl.doctor.finding import Finding
+from pdctl.doctor.check import Facts, Finding, finding
 from tests.doctor.fixtures import recorded as real
 from tests.doctor.fixtures.live import queued, swapped_roles
 from tests.doctor.fixtures.recorded import canaried, healthy

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from pdctl.catalogue.book import ENTRIES
 from pdctl.doctor import check_run
-from pdctl.doctor.facts import Facts
+from pdctl.doctor.check import Facts
 from tests.cases import for_each
 from tests.doctor.fixtures import recorded as real
 

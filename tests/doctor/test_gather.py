@@ -9,8 +9,7 @@ import pytest
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor import check_run, selection
 from pdctl.doctor import request as asking
-from pdctl.doctor.facts import Depth, Facts
-from pdctl.doctor.finding import CheckStatus
+from pdctl.doctor.check import CheckStatus, Depth, Facts
 from pdctl.doctor.gather import gather
 from pdctl.doctor.request import Progress, Request
 from pdctl.errors import ExitCode, UsageError

@@ -7,9 +7,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from pdctl.doctor import check_run
-from pdctl.doctor.check import Skipped, Unknown
-from pdctl.doctor.checks import CHECKS
-from pdctl.doctor.finding import CheckStatus
+from pdctl.doctor.check import CheckStatus, Skipped, Unknown
+from pdctl.doctor.check_run import CHECKS
 from tests.cases import for_each
 from tests.doctor.fixtures import recorded
 from tests.doctor.fixtures.live import FIXTURES, FULL, LOGGED, limited
@@ -18,8 +17,7 @@ from tests.doctor.fixtures.recorded import canaried, healthy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdctl.doctor.facts import Facts
-    from pdctl.doctor.finding import Finding, Report
+    from pdctl.doctor.check import Facts, Finding, Report
 
     Pair = tuple[Callable[[], Facts], Callable[[], Facts]]
 

@@ -10,8 +10,7 @@ import pytest
 
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor import check_run, server_info
-from pdctl.doctor.facts import Facts
-from pdctl.doctor.finding import CheckStatus, Finding
+from pdctl.doctor.check import CheckStatus, Facts, Finding
 from pdctl.doctor.live.pair_agreement import ROWS
 from pdctl.engines.sglang import behaviour
 from pdctl.engines.sglang.agreement import Rule

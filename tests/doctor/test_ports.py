@@ -8,8 +8,7 @@ from types import MappingProxyType
 import pytest
 
 from pdctl.doctor import bootstrap_ports, check_run
-from pdctl.doctor.facts import Facts
-from pdctl.doctor.finding import CheckStatus
+from pdctl.doctor.check import CheckStatus, Facts
 from tests.doctor.fixtures import recorded as real
 from tests.doctor.fixtures.live import annotated, flagged, same_port, without
 from tests.doctor.fixtures.recorded import healthy

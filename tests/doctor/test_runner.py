@@ -5,10 +5,8 @@ from __future__ import annotations
 from pdctl.catalogue.book import ENTRIES
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor import check_run
-from pdctl.doctor.check import Check, Skipped, Unknown, finding
-from pdctl.doctor.checks import CHECKS
-from pdctl.doctor.facts import Depth, Facts
-from pdctl.doctor.finding import Checked, CheckStatus
+from pdctl.doctor.check import Check, Checked, CheckStatus, Depth, Facts, Skipped, Unknown, finding
+from pdctl.doctor.check_run import CHECKS
 from pdctl.doctor.selection import EVERYTHING, read
 from tests.doctor.fixtures import recorded as real
 from tests.doctor.fixtures.live import FIXTURES

@@ -10,8 +10,7 @@ import pytest
 from pdctl.catalogue.book import ENTRIES
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor import check_run, selection
-from pdctl.doctor.facts import Facts
-from pdctl.doctor.finding import CheckStatus
+from pdctl.doctor.check import CheckStatus, Facts
 from pdctl.doctor.selection import Selection
 from pdctl.errors import ExitCode, UsageError
 from tests.doctor.fixtures import recorded as real

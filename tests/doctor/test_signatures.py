@@ -8,8 +8,7 @@ import pytest
 
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor import check_run
-from pdctl.doctor.facts import Depth, Facts
-from pdctl.doctor.finding import Report
+from pdctl.doctor.check import Depth, Facts, Report
 from pdctl.doctor.gather import gather
 from pdctl.doctor.request import Request
 from pdctl.errors import UsageError

@@ -20,7 +20,7 @@ from pdctl.catalogue import book
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor import check_run, selection
 from pdctl.doctor import request as asking
-from pdctl.doctor.finding import CheckStatus, Finding, Report
+from pdctl.doctor.check import CheckStatus, Finding, Report
 from pdctl.doctor.gather import gather
 from pdctl.doctor.live.pair_agreement import ROWS
 from pdctl.doctor.request import Request

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.doctor.finding import agreeing, names
+from pdctl.doctor.check import agreeing, names
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,8 @@ from textwrap import dedent
 from typing import NamedTuple
 
 from pdctl.catalogue.entry import Needs
-from pdctl.doctor.check import Skipped, Unknown
-from pdctl.doctor.checks import WRITTEN_CHECKS
-from pdctl.doctor.facts import Facts
-from pdctl.doctor.finding import Finding
+from pdctl.doctor.check import Facts, Finding, Skipped, Unknown
+from pdctl.doctor.check_run import WRITTEN_CHECKS
 from pdctl.layout.planner import plan_topology
 from pdctl.manifests import read
 from pdctl.topology.resolve import load

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import pytest
 
 from pdctl.fleet.bootstrap_probe import Claim, probe_bootstraps
-from pdctl.fleet.canary_probe import Side, extras, matrix
+from pdctl.fleet.canary_probe import Side, extras, matrix, queues
 from pdctl.fleet.engine_probe import probe_engines
 from pdctl.fleet.observations import Endpoint, Engine
-from pdctl.fleet.queue_probe import queues
 from pdctl.fleet.router_probe import probe_router
 from tests.e2e.conftest import Deployment
 from tests.fleet.conftest import LONG, port_of

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from pdctl.fleet.canary_probe import queues
 from pdctl.fleet.observations import Endpoint, HeldRequests
-from pdctl.fleet.queue_probe import queues
 from tests.fleet.conftest import LONG, Answers, Serve, closed_port, recorded
 from tests.fleet.engine import Engine, is_silent
 

@@ -15,8 +15,7 @@ from xml.etree import ElementTree
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor import bundle, check_run, other_host
 from pdctl.doctor import request as asking
-from pdctl.doctor.facts import Depth, Facts
-from pdctl.doctor.finding import Report
+from pdctl.doctor.check import Depth, Facts, Report
 from pdctl.doctor.gather import gather
 from pdctl.doctor.request import Request
 from pdctl.engines import custom
@@ -32,10 +31,9 @@ from pdctl.fleet import (
     canary_probe,
     completion_stream,
     engine_probe,
-    exposition,
     from_host,
     http_client,
-    queue_probe,
+    prober,
     router_probe,
 )
 from pdctl.fleet.address import Unanswered
@@ -172,7 +170,7 @@ def engine(data: bytes) -> None:
     """/server_info and what else an engine says of itself."""
     with wire.told(_engine(data)):
         (found,) = probe_engines([Endpoint("prefill-0", "prefill", ENGINE)], LONG, generate=True)
-        queue_probe._held_requests(ENGINE, Prober(Deadline(LONG), LONG))
+        canary_probe._held_requests(ENGINE, Prober(Deadline(LONG), LONG))
         engine_probe.mode(ENGINE)
     json.dumps([dict(found.info), dict(found.model), [dict(load) for load in found.loads]], ensure_ascii=False).encode()
     assert found.reached == any(reply.status for reply in found.replies)
@@ -195,10 +193,10 @@ def _engine(data: bytes) -> wire.Says:
 def metrics(data: bytes) -> None:
     """Prometheus text."""
     text = data.decode("utf-8", "replace")
-    for sample in exposition.samples(text):
+    for sample in prober.samples(text):
         assert sample.value == sample.value
-        exposition.labels(sample.labels)
-    assert len(exposition.totals(text)) <= exposition.MAX_FAMILIES
+        prober.labels(sample.labels)
+    assert len(prober.totals(text)) <= prober.MAX_FAMILIES
 
 
 def bootstraps(data: bytes) -> None:

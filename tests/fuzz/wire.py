@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from unittest import mock
 
 from pdctl.doctor import canary_requests
-from pdctl.fleet import bootstrap_probe, canary_probe, http_client, http_connection, prober, queue_probe
+from pdctl.fleet import bootstrap_probe, canary_probe, http_client, http_connection, prober
 from pdctl.fleet.address import SocketAddress, Unanswered
 from pdctl.fleet.http_connection import READ, Call
 from tests.fuzz.edits import SEPARATOR
@@ -56,7 +56,7 @@ def told(says: Says) -> Iterator[None]:
         stack.enter_context(mock.patch.object(http_connection, "places", _nowhere))
         stack.enter_context(mock.patch.object(bootstrap_probe, "dial", _dialled))
         stack.enter_context(mock.patch.object(bootstrap_probe, "MAX_RANKS", FEW))
-        stack.enter_context(mock.patch.object(queue_probe, "AGAIN", 0.0))
+        stack.enter_context(mock.patch.object(canary_probe, "AGAIN", 0.0))
         stack.enter_context(mock.patch.object(canary_requests, "DRAIN", DRAINED))
         yield
 

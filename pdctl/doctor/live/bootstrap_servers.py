@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor.bootstrap_ports import WILDCARD, address, answers_http, machine, plain, port_claims, workers
-from pdctl.doctor.check import Check, Skipped, Unknown, finding
-from pdctl.doctor.finding import names, shorten_lines
+from pdctl.doctor.check import Check, Skipped, Unknown, finding, names, shorten_lines
 from pdctl.doctor.live.router_ports import undecided, unread
 from pdctl.doctor.server_info import ranks, release
 from pdctl.engines.sglang.behaviour import STALE_RANKS_KEPT_BEHIND_A_SERVICE, WILDCARD_REGISTERS_ITSELF
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from pdctl.doctor.bootstrap_ports import Claims
-    from pdctl.doctor.facts import Facts
-    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.check import Facts, Finding
     from pdctl.fleet.observations import Bootstrap, Engine, RankAddress
 
 ANSWERED = re.compile(r": \d{3} ")  # a status stands before the reason

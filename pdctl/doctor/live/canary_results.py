@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor import server_info
-from pdctl.doctor.check import Check, Skipped, Unknown, finding
-from pdctl.doctor.finding import names, shorten_lines
+from pdctl.doctor.check import Check, Skipped, Unknown, finding, names, shorten_lines
 from pdctl.fleet import peer_json
 from pdctl.fleet.observations import BURST, N2, OVER_LENGTH, PAIR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pdctl.doctor.facts import Facts
-    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.check import Facts, Finding
     from pdctl.fleet.observations import Canary, Engine
 
 PROMPT = 5.0  # seconds within which a bad request must be refused

@@ -1,4 +1,4 @@
-"""This host, for engines that run here: RDMA (PD401 to PD406, PD412), environment, limits, disk (PD407 to PD807)."""
+"""This host, for engines that run here: RDMA (PD401 to PD403, PD405, PD406, PD412) and environment (PD407 to PD617)."""
 
 from __future__ import annotations
 
@@ -11,38 +11,27 @@ from typing import TYPE_CHECKING
 from pdctl.catalogue.entry import Needs, Severity
 from pdctl.doctor import server_info
 from pdctl.doctor.bootstrap_ports import address, machine
-from pdctl.doctor.check import Check, Skipped, Unknown, finding
-from pdctl.doctor.finding import names
+from pdctl.doctor.check import Check, Skipped, Unknown, finding, names
 from pdctl.doctor.static import environment_checks
 from pdctl.doctor.static.servers import Server, Servers, WrittenSetting
 from pdctl.engines import numerals
 from pdctl.engines.kinds import EMBEDDED, RELEASED
-from pdctl.fleet import peer_json
 from pdctl.manifests.command_lines import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pdctl.doctor.check import Verdict
-    from pdctl.doctor.facts import Facts
-    from pdctl.doctor.finding import Finding
-    from pdctl.fleet.observations import DiskSpace, Engine, Host, ProcessLimits, RdmaDevice
+    from pdctl.doctor.check import Facts, Finding, Verdict
+    from pdctl.fleet.observations import Engine, Host, RdmaDevice
 
 RDMA_BACKENDS = ("mooncake", "nixl", "mori")
 ACTIVE = "ACTIVE"
-GIB = 1 << 30
 LARGE, SLOW = 64.0, 0.1  # MB of a transfer that says something about speed; share of a NIC's rate that is too little
 CRAWL = 0.001  # GB/s; any network is above it
 NOTICED = 200.0  # ms; nobody waits for less
 NOT_HERE = "no instance runs on this host; run doctor where they do"
 LOCAL = (Needs.ENDPOINT, Needs.HOST)
 PLACE = "this shell"
-PER_RANK = 8  # sockets to each rank of the other side: ZMQ both ways, bootstrap, transfer library, and some to spare
-OF_A_RUN = "name the run, with pdctl doctor --run RUN, on the host it runs on"
-NEAR, OVER = 0.8, 0.95  # shares of the open files a process may have
-CLOSING = 128  # sockets in CLOSE_WAIT; a server that closes its own has a few, and for a moment
-LITTLE, NOTHING_LEFT = 256 << 20, 1 << 20  # bytes of free space
-BASE = 256  # files a process has open before it talks to anybody
 
 
 def here(facts: Facts) -> list[Engine]:
@@ -56,7 +45,7 @@ def here(facts: Facts) -> list[Engine]:
 
 def missing(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD401: a named device that this host does not have."""
-    seen = _engines_of_host(facts)
+    seen = engines_of_host(facts)
     if not isinstance(seen, list):
         return seen
     return [
@@ -75,7 +64,7 @@ def missing(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 def port_down(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD402: a device in use whose port is not active."""
-    used = _used(facts)
+    used = used_devices(facts)
     if not isinstance(used, list):
         return used
     return [
@@ -94,7 +83,7 @@ def port_down(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 def gids(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD403: a RoCE device without a routable RoCE v2 address."""
-    used = _used(facts)
+    used = used_devices(facts)
     if not isinstance(used, list):
         return used
     roce = [device for device in used if device.link_layer == "Ethernet" and device.state == ACTIVE]
@@ -120,46 +109,9 @@ def _routable(gid: str, kind: str) -> bool:
         return False
 
 
-def memlock(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD404: the KV pool of an engine cannot be pinned."""
-    used = _used(facts)
-    if not isinstance(used, list):
-        return used
-    limits = _limits(facts)
-    found: list[Finding] = []
-    unseen: list[str] = []
-    unsized: list[str] = []
-    for engine in here(facts):
-        name, pool = engine.endpoint.name, _pool(engine)
-        bounded = [one for one in limits.get(name, []) if one.memlock is not None]
-        if not limits.get(name):
-            unseen.append(name)
-        for least in sorted(bounded, key=lambda one: one.memlock or 0)[:1]:
-            limit = least.memlock or 0
-            if pool is None and limit >= GIB:
-                unsized.append(name)
-            elif pool is None or limit < pool:
-                need = f"{pool / GIB:.1f} GiB, its KV pool" if pool is not None else "the size of its KV pool"
-                shown = f"{limit >> 10} KiB"
-                evidence = (f"/proc/{least.pid}/limits: Max locked memory {shown}", f"needed: {need}")
-                found.append(finding("PD404", name, observed=shown, expected=need, evidence=evidence))
-    if found or not unsized:
-        return found or _unseen(unseen)
-    return Unknown(f"how large the KV pools of {names(unsized)} are is not known, and locked memory is limited")
-
-
-def _pool(engine: Engine) -> int | None:
-    """Bytes of its KV pool, as /v1/loads has it (0.5.8 and later)."""
-    for load in engine.loads:
-        size = peer_json.number(peer_json.mapping(load.get("memory")).get("kv_cache_gb"))
-        if size is not None and size > 0:
-            return int(size * GIB)
-    return None
-
-
 def gpudirect(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD405: GPUs and RDMA, and nothing that joins them. A driver that is not known to do without is a warning."""
-    used = _used(facts)
+    used = used_devices(facts)
     if not isinstance(used, list):
         return used
     host = facts.host
@@ -184,7 +136,7 @@ def gpudirect(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 def tcp(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD406: mooncake, and no device that works."""
-    seen = _engines_of_host(facts)
+    seen = engines_of_host(facts)
     if not isinstance(seen, list):
         return seen
     host = facts.host
@@ -232,7 +184,7 @@ def crawling(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 def slow(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD412: large transfers at a fraction of what the NICs of this host carry."""
-    used = _used(facts)
+    used = used_devices(facts)
     if not isinstance(used, list):
         return used
     rate = max((_rate(device) for device in used if device.state == ACTIVE), default=0.0)
@@ -283,16 +235,16 @@ def _names(facts: Facts) -> Sequence[str]:
     return [device.name for device in facts.host.rdma] if facts.host is not None else []
 
 
-def _engines_of_host(facts: Facts) -> list[Engine] | Skipped | Unknown:
+def engines_of_host(facts: Facts) -> list[Engine] | Skipped | Unknown:
     """The engines of this host, if any can be judged."""
     if facts.host is None:
         return Unknown("this host was not looked at")
     return here(facts) or Skipped(NOT_HERE)
 
 
-def _used(facts: Facts) -> list[RdmaDevice] | Skipped | Unknown:
+def used_devices(facts: Facts) -> list[RdmaDevice] | Skipped | Unknown:
     """The devices that carry KV cache here: those named, else every active one."""
-    seen = _engines_of_host(facts)
+    seen = engines_of_host(facts)
     if not isinstance(seen, list):
         return seen
     host = facts.host
@@ -307,7 +259,7 @@ def _used(facts: Facts) -> list[RdmaDevice] | Skipped | Unknown:
 
 def judged(judge: Callable[[Servers], Verdict], facts: Facts) -> list[Finding] | Skipped | Unknown:
     """A question for a command line, asked of this shell's environment beside what runs here."""
-    engines, host = _engines_of_host(facts), facts.host
+    engines, host = engines_of_host(facts), facts.host
     if not isinstance(engines, list):
         return engines
     assert host is not None  # as above
@@ -347,107 +299,10 @@ def _at(found: Finding, host: Host) -> Finding:
     return found if "," not in found.instance else replace(found, instance=host.name)
 
 
-def files(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD804: fewer files than an engine needs that talks to every rank while all its slots are taken."""
-    engines = _engines_of_host(facts)
-    if not isinstance(engines, list):
-        return engines
-    limits = _limits(facts)
-    ranks = sum(server_info.ranks(engine) or 1 for engine in facts.engines)
-    slots = max((engine.number("max_running_requests") or 0 for engine in engines), default=0)
-    needed = BASE + PER_RANK * ranks + 2 * slots
-    told = {engine.endpoint.name: limits.get(engine.endpoint.name, []) for engine in engines}
-    found = [
-        finding(
-            "PD804",
-            name,
-            observed=str(least.files),
-            expected=str(needed),
-            evidence=(
-                f"/proc/{least.pid}/limits: Max open files {least.files}",
-                f"{ranks} ranks in all, {slots} requests at once on one instance",
-            ),
-        )
-        for name, some in told.items()
-        if some and (least := min(some, key=lambda one: one.files)).files < needed
-    ]
-    return found or _unseen([name for name, some in told.items() if not some])
-
-
-def _limits(facts: Facts) -> dict[str, list[ProcessLimits]]:
-    found: dict[str, list[ProcessLimits]] = {}
-    for one in facts.host.processes if facts.host is not None else ():
-        found.setdefault(one.instance, []).append(one)
-    return found
-
-
-def _unseen(who: list[str]) -> list[Finding] | Unknown:
-    """The limits of the shell that doctor was started from say nothing about those of an engine."""
-    return Unknown(f"the limits of {names(who)} are not known: {OF_A_RUN}") if who else []
-
-
-def descriptors(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD806: a process has nearly as many files open as it may, or keeps connections that its peers have closed."""
-    if facts.host is None:
-        return Unknown("this host was not looked at")
-    seen = [(one, one.open) for one in facts.host.processes if one.open is not None]
-    if not seen:
-        return Skipped(f"no process to look at: {OF_A_RUN}")
-    worst: dict[str, tuple[float, Finding]] = {}
-    for one, count in seen:
-        share = count / max(1, one.files)
-        if share < NEAR and one.closing < CLOSING:
-            continue
-        observed = f"{count} of {one.files} files open" if share >= NEAR else f"{one.closing} sockets in CLOSE_WAIT"
-        said = finding(
-            "PD806",
-            one.instance,
-            observed=observed,
-            expected=f"fewer than {NEAR:.0%} of its limit, and fewer than {CLOSING} sockets in CLOSE_WAIT",
-            evidence=(f"/proc/{one.pid}/fd: {count} open, {one.closing} of them sockets in CLOSE_WAIT",
-                      f"/proc/{one.pid}/limits: Max open files {one.files}"),
-            severity=Severity.ERROR if share >= OVER else None,
-            fix=f"restart {one.instance} from a shell with ulimit -n {max(65536, 4 * one.files)}"
-            if share >= NEAR
-            else f"ss -tnp state close-wait | grep pid={one.pid},",
-        )  # fmt: skip
-        if share >= worst.get(one.instance, (-1.0, said))[0]:
-            worst[one.instance] = (share, said)
-    return [said for _, said in worst.values()]
-
-
-def disks(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD807: where the run writes there is no space left, or little."""
-    if facts.host is None:
-        return Unknown("this host was not looked at")
-    if not facts.host.disks:
-        return Skipped(f"no folder to look at: {OF_A_RUN}")
-    return [_disk(facts.host, one) for one in facts.host.disks if one.lost or one.free < LITTLE or _no_files(one)]
-
-
-def _no_files(one: DiskSpace) -> bool:
-    return one.total_files > 0 and one.free_files == 0
-
-
-def _disk(host: Host, one: DiskSpace) -> Finding:
-    full = bool(one.lost) or one.free < NOTHING_LEFT or _no_files(one)
-    left = "no file (inode)" if _no_files(one) else f"{one.free} bytes"
-    return finding(
-        "PD807",
-        host.name,
-        observed=f"{left} left",
-        expected=f"{LITTLE >> 20} MiB or more",
-        evidence=(f"{one.folder}: {one.free} of {one.total} bytes left", *([one.lost] if one.lost else [])),
-        severity=None if full else Severity.WARNING,
-        folder=one.folder,
-    )
-
-
 CHECKS = (
     Check("PD401", LOCAL, missing),
     Check("PD402", LOCAL, port_down),
     Check("PD403", LOCAL, gids),
-    Check("PD404", LOCAL, memlock),
     Check("PD405", LOCAL, gpudirect),
     Check("PD406", LOCAL, tcp),
     Check("PD412", LOCAL, slow),
@@ -458,7 +313,4 @@ CHECKS = (
     Check("PD416", LOCAL, partial(judged, environment_checks.wrong)),
     Check("PD606", LOCAL, partial(judged, environment_checks.neutered)),
     Check("PD617", LOCAL, partial(judged, environment_checks.hasty)),
-    Check("PD804", LOCAL, files),
-    Check("PD806", (Needs.HOST,), descriptors),
-    Check("PD807", (Needs.HOST,), disks),
 )

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor import server_info
-from pdctl.doctor.check import Check, Skipped, Unknown, finding
-from pdctl.doctor.finding import names
+from pdctl.doctor.check import Check, Skipped, Unknown, finding, names
 from pdctl.engines.sglang.agreement import common_page_size
 from pdctl.fleet import peer_json
 
 if TYPE_CHECKING:
-    from pdctl.doctor.facts import Facts
-    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.check import Facts, Finding
     from pdctl.fleet.observations import Engine
 
 FULL = 0.95  # of the KV pool

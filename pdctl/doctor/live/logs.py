@@ -12,8 +12,7 @@ from pdctl.doctor.check import Check, Skipped, Unknown, finding
 
 if TYPE_CHECKING:
     from pdctl.catalogue.entry import Entry
-    from pdctl.doctor.facts import Facts
-    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.check import Facts, Finding
     from pdctl.fleet.observations import SignatureLine
 
 # Lines that tell of a moment, which may have passed: a worker that was not up yet, a health check during a restart.

@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pdctl.catalogue.entry import Needs, Severity
 from pdctl.doctor import server_info
-from pdctl.doctor.check import Check, Skipped, Unknown, finding
-from pdctl.doctor.finding import names, shorten_lines
-from pdctl.doctor.model_family import Family, family, recurrent
-from pdctl.doctor.server_info import HERE, KvType, Widths
+from pdctl.doctor.check import Check, Skipped, Unknown, finding, names, shorten_lines
+from pdctl.doctor.server_info import HERE, Family, KvType, Widths, family, recurrent
 from pdctl.engines.sglang import behaviour
 from pdctl.engines.sglang.agreement import SETTINGS, Setting, common_page_size, setting
 from pdctl.engines.sglang.behaviour import KV_DTYPE_COMPARED_BY_WORD
@@ -25,8 +23,7 @@ from pdctl.fleet import peer_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from pdctl.doctor.facts import Facts
-    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.check import Facts, Finding
     from pdctl.fleet.observations import Engine
 
 LAYOUT = ("enable_page_major_kv_layout", "enable_kv_cache_sharding")

@@ -6,17 +6,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
-from pdctl.doctor.bootstrap_ports import NO_SERVER, STRANGER, annotated, machine, port_claims
-from pdctl.doctor.check import Check, Skipped, Unknown, finding
-from pdctl.doctor.finding import names, shorten_lines
-from pdctl.doctor.router_repair import at_run_time, router_command
+from pdctl.doctor.bootstrap_ports import (
+    NO_SERVER,
+    STRANGER,
+    annotated,
+    at_run_time,
+    machine,
+    port_claims,
+    router_command,
+)
+from pdctl.doctor.check import Check, Skipped, Unknown, finding, names, shorten_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pdctl.doctor.bootstrap_ports import Claims, Landing, PortClaims
-    from pdctl.doctor.facts import Facts
-    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.check import Facts, Finding
 
 LIVE = (Needs.ENDPOINT,)
 ROUTED = (Needs.ENDPOINT, Needs.ROUTER)

@@ -10,17 +10,14 @@ from typing import TYPE_CHECKING
 from pdctl.catalogue.entry import Needs, Severity
 from pdctl.doctor import server_info
 from pdctl.doctor.bootstrap_ports import WILDCARD, address, machine, port_claims
-from pdctl.doctor.check import Check, Skipped, Unknown, finding
-from pdctl.doctor.facts import Depth
-from pdctl.doctor.finding import names, shorten_lines
+from pdctl.doctor.check import Check, Depth, Skipped, Unknown, finding, names, shorten_lines
 from pdctl.fleet.engine_probe import PATHS as INFO_PATHS
 from pdctl.fleet.observations import PAIR, UNASKED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pdctl.doctor.facts import Facts
-    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.check import Facts, Finding
     from pdctl.fleet.observations import Ended, Engine, Holder, Host, Reply
 
 ELSEWHERE = ("not resolved", "no connection within", "unreachable", "no route", "name or service", "resolution")

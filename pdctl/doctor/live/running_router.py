@@ -6,19 +6,26 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
-from pdctl.doctor.bootstrap_ports import address, machine, plain, port_claims, workers
-from pdctl.doctor.check import Check, Skipped, Unknown, finding
-from pdctl.doctor.finding import names, shorten_lines
+from pdctl.doctor.bootstrap_ports import (
+    address,
+    at_run_time,
+    machine,
+    plain,
+    port_claims,
+    router_command,
+    worker_body,
+    workers,
+)
+from pdctl.doctor.check import Check, Skipped, Unknown, finding, names, shorten_lines
 from pdctl.doctor.live.router_ports import unread
-from pdctl.doctor.router_repair import at_run_time, router_command, worker_body
 from pdctl.fleet.engine_probe import PATHS as INFO_PATHS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdctl.doctor.facts import Facts
-    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.check import Facts, Finding
     from pdctl.fleet.observations import Engine, Router, RouterWorker
+
 
 LOCKED = (401, 403)
 STATES = {1: "open", 2: "half open"}

@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs, Severity
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
-from pdctl.doctor.model_family import NO_CONFIG, Family, model
-from pdctl.doctor.static.written_check import NO_TEXT, written
+from pdctl.doctor.server_info import NO_CONFIG, Family, model
+from pdctl.doctor.static.server_sources import NO_TEXT, written
 from pdctl.engines.sglang import behaviour
 from pdctl.engines.sglang.rules import STAGING_ENV, STAGING_SPAN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pdctl.doctor.check import Verdict
-    from pdctl.doctor.facts import Facts
-    from pdctl.doctor.finding import Finding
-    from pdctl.doctor.model_family import CheckpointModel
+    from pdctl.doctor.check import Facts, Finding, Verdict
+    from pdctl.doctor.server_info import CheckpointModel
     from pdctl.doctor.static.servers import Server, Servers
     from pdctl.layout.shape import Problem
 

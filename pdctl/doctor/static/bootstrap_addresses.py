@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, finding
-from pdctl.doctor.static.server_sources import engines_behind, service_of
-from pdctl.doctor.static.written_check import written
+from pdctl.doctor.static.server_sources import engines_behind, service_of, written
 from pdctl.engines.kinds import router_kind
 from pdctl.engines.sglang.behaviour import WILDCARD_REGISTERS_ITSELF
 from pdctl.fleet.address import LOOPBACK, bracketed, host_and_port
@@ -19,8 +18,7 @@ from pdctl.manifests.manifest import COMPOSE, SCRIPT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdctl.doctor.check import Verdict
-    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.check import Finding, Verdict
     from pdctl.doctor.static.servers import RouterLine, Server, Servers
     from pdctl.manifests.command_lines import Listed
     from pdctl.manifests.manifest import SaidSetting

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, Unknown, finding
-from pdctl.doctor.model_family import model
-from pdctl.doctor.static.written_check import written
+from pdctl.doctor.server_info import model
+from pdctl.doctor.static.server_sources import written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pdctl.doctor.check import Verdict
-    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.check import Finding, Verdict
     from pdctl.doctor.static.servers import Server, Servers
 
 NO_LOAD = Skipped("no load is given (workload.rate of a topology)")

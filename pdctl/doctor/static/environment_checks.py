@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, finding
-from pdctl.doctor.static.written_check import written
+from pdctl.doctor.static.server_sources import written
 from pdctl.engines.environment import lint
 from pdctl.engines.kinds import EMBEDDED, MINI_LB_FLAG, router_kind
 from pdctl.engines.sglang import behaviour
@@ -16,8 +16,7 @@ from pdctl.engines.versions import NEWEST, Span
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdctl.doctor.check import Verdict
-    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.check import Finding, Verdict
     from pdctl.doctor.static.servers import RouterLine, Server, Servers
 
 INTERVAL, FAILURES = "SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL", "SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE"

@@ -7,10 +7,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Severity
-from pdctl.doctor.check import Skipped, finding
-from pdctl.doctor.finding import names
-from pdctl.doctor.static.server_sources import engines_behind, service_of, templates
-from pdctl.doctor.static.written_check import written
+from pdctl.doctor.check import Skipped, finding, names
+from pdctl.doctor.static.server_sources import engines_behind, service_of, templates, written
 from pdctl.fleet.address import LOOPBACK, host_and_port
 from pdctl.manifests.command_lines import program
 from pdctl.manifests.manifest import COMPOSE, PLAIN, SCRIPT, pinned
@@ -18,8 +16,7 @@ from pdctl.manifests.manifest import COMPOSE, PLAIN, SCRIPT, pinned
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pdctl.doctor.check import Verdict
-    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.check import Finding, Verdict
     from pdctl.doctor.static.servers import RouterLine, Server, Servers
     from pdctl.manifests.command_lines import Listed, ServerProgram
     from pdctl.manifests.manifest import Container, Exposed, Manifest, ManifestPod, Probe, Service

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Unknown, finding
-from pdctl.doctor.static.written_check import written
+from pdctl.doctor.static.server_sources import written
 from pdctl.engines.kinds import MINI_LB_FLAG, RELEASED, router_kind
 from pdctl.engines.routers import arguments as routers
 from pdctl.engines.sglang.arguments import any_choices, choices, gap
@@ -19,8 +19,7 @@ from pdctl.suggestions import nearest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdctl.doctor.check import Verdict
-    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.check import Finding, Verdict
     from pdctl.doctor.static.servers import RouterLine, Server, Servers
     from pdctl.engines.sglang.arguments import Gap
     from pdctl.manifests.command_lines import Flag

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, finding
-from pdctl.doctor.static.server_sources import engines_behind
-from pdctl.doctor.static.written_check import written
+from pdctl.doctor.static.server_sources import engines_behind, written
 from pdctl.engines.kinds import EMBEDDED
 from pdctl.engines.sglang import agreement
 from pdctl.engines.sglang.agreement import ENGINES_OWN
@@ -17,8 +16,7 @@ from pdctl.engines.sglang.behaviour import KV_DTYPE_COMPARED_BY_WORD
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pdctl.doctor.check import Verdict
-    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.check import Finding, Verdict
     from pdctl.doctor.static.servers import Server, Servers
     from pdctl.engines.sglang.agreement import Setting
 

@@ -10,7 +10,7 @@ from pdctl import __version__
 from pdctl.catalogue import book
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor import check_run
-from pdctl.doctor.finding import CheckStatus
+from pdctl.doctor.check import CheckStatus
 from pdctl.doctor.selection import failing
 from pdctl.errors import ExitCode
 from pdctl.render.trace.room_json import dumped
@@ -18,7 +18,7 @@ from pdctl.render.trace.room_json import dumped
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from pdctl.doctor.finding import CanaryCell, Checked, Finding, Report
+    from pdctl.doctor.check import CanaryCell, Checked, Finding, Report
 
 
 # `blue.yaml:12: …`, also behind the instance it is about: `decode-0: run.sh:3: …`

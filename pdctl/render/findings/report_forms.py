@@ -17,7 +17,7 @@ from pdctl.render.trace.room_json import dumped
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdctl.doctor.finding import BootstrapPortRow, CanaryCell, Checked, Finding, Report, Watched
+    from pdctl.doctor.check import BootstrapPortRow, CanaryCell, Checked, Finding, Report, Watched
     from pdctl.render.term import Term
 
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue import book
 from pdctl.catalogue.entry import Severity
-from pdctl.doctor.finding import CheckStatus
+from pdctl.doctor.check import CheckStatus
 from pdctl.render.columns import write_table
 from pdctl.render.term import visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pdctl.doctor.finding import BootstrapPortRow, CanaryCell, Checked, Finding, Report
+    from pdctl.doctor.check import BootstrapPortRow, CanaryCell, Checked, Finding, Report
     from pdctl.doctor.request import Progress
     from pdctl.render.term import Term
 

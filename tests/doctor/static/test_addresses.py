@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pdctl.catalogue.entry import Severity
-from pdctl.doctor.facts import Facts
+from pdctl.doctor.check import Facts
 from tests.doctor.fixtures.static_bootstrap import DISCOVERS
 from tests.doctor.written import ENGINE, LAUNCH_ROUTER, PREFILL, doubt, embedded, found, pair, pods, script, topology
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pdctl.catalogue.entry import Severity
-from pdctl.doctor.facts import Facts
+from pdctl.doctor.check import Facts
 from tests.cases import for_each
 from tests.doctor.written import ENGINE, LAUNCH_ROUTER, PREFILL, found, manifest, pods, script, topology
 

@@ -8,10 +8,8 @@ import pytest
 
 from pdctl.catalogue.book import ENTRIES, entry
 from pdctl.catalogue.entry import PLACEHOLDER, Needs, Severity
-from pdctl.doctor.check import Skipped, Unknown, finding
-from pdctl.doctor.checks import WRITTEN_CHECKS
-from pdctl.doctor.facts import Facts
-from pdctl.doctor.finding import Finding
+from pdctl.doctor.check import Facts, Finding, Skipped, Unknown, finding
+from pdctl.doctor.check_run import WRITTEN_CHECKS
 from pdctl.doctor.static import server_sources
 from pdctl.layout.planner import plan_topology
 from pdctl.manifests import read

@@ -8,7 +8,7 @@ import pytest
 
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor import check_run
-from pdctl.doctor.facts import Facts
+from pdctl.doctor.check import Facts
 from pdctl.manifests import read
 
 WRITTEN = Path(__file__).parent / "written"

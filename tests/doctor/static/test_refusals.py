@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from pdctl.catalogue.entry import Severity
-from pdctl.doctor.facts import Facts
-from pdctl.doctor.finding import Finding
+from pdctl.doctor.check import Facts, Finding
 from pdctl.doctor.static.refused_flags import refused
+from pdctl.doctor.static.server_sources import read as servers_of
 from pdctl.doctor.static.servers import Servers
-from pdctl.doctor.static.written_check import read as servers_of
 from pdctl.engines.sglang.arguments import arguments
 from pdctl.engines.versions import NEWEST, SGLANG, spell
 from pdctl.errors import PdctlError

@@ -19,7 +19,7 @@ from tests.cases import for_each
 from tests.doctor.written import ENGINE, doubt, embedded, found, manifest, pair, pods, topology
 
 if TYPE_CHECKING:
-    from pdctl.doctor.facts import Facts
+    from pdctl.doctor.check import Facts
 
 
 def reports(version: str, role: str, backend: str, *features: str, component: str = "sglang") -> set[str]:

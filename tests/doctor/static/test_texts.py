@@ -7,9 +7,8 @@ import re
 from pathlib import Path
 
 from pdctl.doctor import static
-from pdctl.doctor.check import Skipped, Unknown
-from pdctl.doctor.checks import WRITTEN_CHECKS
-from pdctl.doctor.finding import Finding
+from pdctl.doctor.check import Finding, Skipped, Unknown
+from pdctl.doctor.check_run import WRITTEN_CHECKS
 from tests.cases import for_each
 from tests.doctor.fixtures import static_bootstrap, static_pairing, static_upkeep
 from tests.doctor.written import ENGINE, LAUNCH_ROUTER, Fixture, found, script

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pdctl.catalogue.entry import Severity
-from pdctl.doctor.finding import BootstrapPortRow, CanaryCell, Checked, CheckStatus, Finding, Report
+from pdctl.doctor.check import BootstrapPortRow, CanaryCell, Checked, CheckStatus, Finding, Report
 
 NULL = Finding(
     "PD201",

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from pdctl.doctor.finding import Report
+from pdctl.doctor.check import Report
 from pdctl.render.findings.ci_forms import FindingPlace, place
 
 

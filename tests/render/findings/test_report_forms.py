@@ -14,7 +14,7 @@ import pytest
 from pdctl.catalogue import book
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor import check_run
-from pdctl.doctor.finding import Checked, CheckStatus, Finding, Report
+from pdctl.doctor.check import Checked, CheckStatus, Finding, Report
 from pdctl.errors import ExitCode
 from pdctl.render.findings import ci_forms, report_forms, report_text
 from pdctl.render.term import Term
