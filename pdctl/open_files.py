@@ -6,6 +6,7 @@ At the limit a listener accepts nobody and no library says so: connections hang,
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 ENOUGH = 65_536  # sglang 0.5.23 set_ulimit raises its processes' soft limit to as many
 UNLIMITED = 1 << 30
+# No descriptor is left, in this process or in the system; or, for a socket, no memory.
+EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 HIGH, LOW = 0.8, 0.6  # shares of the limit: a warning from HIGH on, and another one only after it was below LOW
 DESCRIPTORS = "/dev/fd"  # of the process that asks; Linux and macOS
 

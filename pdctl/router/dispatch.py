@@ -145,7 +145,7 @@ class Dispatcher:
             self._registry.report(pair, failed=False)
             pair.stats.duration.observe(record.ended - record.began)
             pair.stats.first_byte.observe(record.first_byte - record.began)
-        elif failure is not None:
+        elif failure is not None and failure.cause is not LegCause.ROUTER:
             self._registry.report(pair, failed=True)
         else:
             pair.breaker.release()

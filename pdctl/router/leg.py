@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 
 from pdctl.router.registry import Worker, WorkerRole
-from pdctl.router.upstream import UpstreamError
+from pdctl.router.upstream import RouterExhausted, UpstreamError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +83,10 @@ class Leg:
             if not self.over:
                 self._leave()
                 self.worker.wake.set()  # look at it now rather than at the next interval
-                self.attempt.leg_failed(self, LegCause.CONNECT, 502, str(error))
+                if isinstance(error, RouterExhausted):
+                    self.attempt.leg_failed(self, LegCause.ROUTER, 503, str(error))
+                else:
+                    self.attempt.leg_failed(self, LegCause.CONNECT, 502, str(error))
             return
         self._connecting = None
         if self.over:  # cancelled in the very moment the connection came about
@@ -183,6 +186,7 @@ class ClientCall:
 
 class LegCause(str, Enum):
     CONNECT = "connect"
+    ROUTER = "router_exhausted"  # the worker has no part in it
     LOST = "lost"
     STATUS = "status"
     STREAM = "stream_error"

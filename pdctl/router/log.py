@@ -10,7 +10,7 @@ from pdctl.client_text import escaped, traceback_text
 from pdctl.log_stream import LogStream
 
 logger = logging.getLogger("pdctl.router")
-
+REPEAT = 10.0  # seconds between two lines of one Throttled
 
 _stream = LogStream()
 
@@ -65,6 +65,23 @@ def configure(level: str) -> None:
     logging.getLogger().addHandler(_lines)
     logging.getLogger().setLevel(logging.WARNING)
     logger.setLevel(level.upper())
+
+
+class Throttled:
+    """A warning that may be due a thousand times a second: one line in `REPEAT` seconds, with how often it was due."""
+
+    def __init__(self) -> None:
+        self._due = 0
+        self._next = 0.0
+
+    def warn(self, text: str) -> None:
+        self._due += 1
+        now = time.monotonic()
+        if now < self._next:
+            return
+        often = f" ({self._due} times since the last such line)" if self._due > 1 else ""
+        logger.warning("%s%s", text, often)
+        self._due, self._next = 0, now + REPEAT
 
 
 def requests_shown() -> bool:

@@ -14,7 +14,7 @@ from pdctl.router.log import logger
 from pdctl.router.registry import PortSource, Registry, Worker, WorkerFacts, WorkerRole
 from pdctl.router.rehearsal import misleads
 from pdctl.router.router_args import BootstrapCheck, Origin, RouterArgs
-from pdctl.router.upstream import ConnectionPool, Unreachable, UpstreamError, ask
+from pdctl.router.upstream import ConnectionPool, RouterExhausted, Unreachable, UpstreamError, ask
 from pdctl.thread_death import guard_task
 
 if TYPE_CHECKING:
@@ -131,6 +131,8 @@ class Monitor:
         asked = time.monotonic()
         try:
             await check_health(worker, self._args)
+        except RouterExhausted:
+            return  # nothing was learnt of the worker
         except UpstreamError as error:
             if worker.last_success > asked:
                 return  # busy, not ill: it answered a client while it kept the check waiting
@@ -149,6 +151,8 @@ async def check_health(worker: Worker, args: RouterArgs) -> None:
     """UpstreamError unless the worker answers 200 in time."""
     try:
         reply = await ask(worker.pool, "GET", args.health_path, timeout=args.health_timeout)
+    except RouterExhausted:
+        raise
     except UpstreamError as error:
         raise UpstreamError(f"{args.health_path}: {error}") from None
     if reply.status != 200:

@@ -13,13 +13,14 @@ from pdctl.errors import LaunchError
 from pdctl.http_auth import SIGNATURE, AccessLevel, Gate, Keys
 from pdctl.router import rehearsal
 from pdctl.router.dispatch import Dispatcher
+from pdctl.router.listener import ClientLimits, files_for
 from pdctl.router.log import logger
 from pdctl.router.manage import Management, refuse_method
 from pdctl.router.monitor import Monitor
 from pdctl.router.policy import Chooser, Policy, make
 from pdctl.router.registry import PortSource, Registry, WorkerRole
 from pdctl.router.room_ledger import RoomLedger, RouterStats
-from pdctl.router.server import ClientLimits, ClientServer, Screened
+from pdctl.router.server import ClientServer, Screened
 from pdctl.thread_death import guard_threads
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 ROUTES = {path.encode(): path for path in ("/generate", "/v1/chat/completions", "/v1/completions")}
 MAX_ORDER = 64 * 1024  # bytes of a request that is not a generation
-SPARE = 128  # file descriptors for all else
 OPEN_PATHS = frozenset((b"/health", b"/liveness", b"/readiness", b"/metrics"))  # no key needed
 
 
@@ -45,13 +45,9 @@ class RouterProcess:
         self._registry = Registry(args)
         self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._monitor = Monitor(args, self._registry, self.lose)
-        limits = ClientLimits(
-            max_payload=args.max_payload_size,
-            read_timeout=args.read_timeout,
-            idle_timeout=args.idle_timeout,
-            max_payload_memory=args.max_payload_memory,
-            max_connections=connections(args.max_connections),
-        )
+        files = open_files.raise_limit(max(open_files.ENOUGH, files_for(args.max_connections)))
+        limits = ClientLimits.of(args, files)
+        self._shortage = limits.shortage(args, files)
         self._server = ClientServer(limits, self._handle, self._screen, self.lose)
         roles = (make_policy(args, WorkerRole.PREFILL), make_policy(args, WorkerRole.DECODE))
         self._dispatcher = Dispatcher(args, self._registry, Chooser(*roles), self._ledger, self._stats, self.lose)
@@ -69,6 +65,8 @@ class RouterProcess:
         except OSError as error:
             text = f"cannot listen on {args.host}:{args.port}: {error.strerror or error}"
             raise LaunchError(text, "free the port or choose another with --port") from None
+        if self._shortage:
+            logger.warning("%s", self._shortage)
         prefills = rehearsal.misled(args)
         if args.rehearse:
             loud, real = rehearsal.start_lines(args)
@@ -206,12 +204,6 @@ def level(exchange: Exchange) -> AccessLevel:
         return AccessLevel.ABORT
     changes = exchange.path.startswith(b"/workers") and exchange.method not in (b"GET", b"HEAD")
     return AccessLevel.ADMIN if changes or exchange.path == b"/flush_cache" else AccessLevel.CLIENT
-
-
-def connections(wanted: int) -> int:
-    """As many as there are file descriptors for: a request has one connection to its client, and one to each worker."""
-    files = open_files.raise_limit(SPARE + 3 * wanted)
-    return max(16, min(wanted, (files - SPARE) // 3))
 
 
 def make_policy(args: RouterArgs, role: WorkerRole) -> Policy:

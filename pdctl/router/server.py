@@ -7,42 +7,33 @@ Not ASGI: an event of a stream costs one write here, where ASGI wants a message,
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from dataclasses import dataclass
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import httptools
 import orjson
 
-from pdctl.name_lookup import look_up
 from pdctl.router.exchange import JSON, PHRASES, Exchange, error_body
+from pdctl.router.listener import SHARE, AcceptLoop, PeerShares
+from pdctl.router.log import Throttled
 from pdctl.router.upstream import Headers, no_delay
 from pdctl.thread_death import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pdctl.router.listener import ClientLimits
     from pdctl.thread_death import Tell
 
 MAX_HEAD = 64 * 1024  # bytes of request line and headers
 MAX_PIPELINED = 16  # requests waiting behind one in progress on the same connection
-SHARE = 2  # one address may take this part of the connections and of the memory for bodies: a half
 MIN_RATE = 16 * 1024  # bytes per second of a body, averaged, below which a client holds a connection for nothing
 MAX_FRAMING = 64 * 1024  # bytes of chunk sizes, extensions and trailers that a body may have beyond its own number
 COLLECT_ABOVE = 256 * 1024  # bytes of a body that are gathered in one buffer instead of a list of pieces
 LINGER = 2.0  # seconds in which a refused client may finish sending before the connection is cut
+FRESH = 1.0  # seconds in which a client that has come, or sends its request, is not closed for another one
+TURNED_AWAY = 4  # of so many connections that may be open, one more may be, to tell a client that there are too many
 BODY_FOLLOWS = frozenset((b"content-length", b"transfer-encoding"))
-
-
-@dataclass(frozen=True, slots=True)
-class ClientLimits:
-    """What clients may take: bytes of one body and of all bodies, seconds of silence, connections."""
-
-    max_payload: int
-    read_timeout: float
-    idle_timeout: float
-    max_payload_memory: int = 2 << 30
-    max_connections: int = 4096
 
 
 class Screened(NamedTuple):
@@ -50,35 +41,6 @@ class Screened(NamedTuple):
 
     refusal: str
     most: int
-
-
-class PeerShares:
-    """How much of a limit is taken, and by which address: one address may take a half."""
-
-    __slots__ = ("_by_peer", "_most", "taken")
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self.taken = 0
-        self._by_peer: Counter[str] = Counter()
-
-    def crowded(self, peer: str, size: int = 1) -> bool:
-        """Whether `size` more are too many for one address."""
-        return self._by_peer[peer] + size > max(1, self._most // SHARE)
-
-    def take(self, peer: str, size: int = 1) -> bool:
-        """Whether there is room for `size` more; if so they count until `give`."""
-        if self.taken + size > self._most or self.crowded(peer, size):
-            return False
-        self.taken += size
-        self._by_peer[peer] += size
-        return True
-
-    def give(self, peer: str, size: int = 1) -> None:
-        self.taken -= size
-        self._by_peer[peer] -= size
-        if self._by_peer[peer] <= 0:
-            del self._by_peer[peer]
 
 
 class ClientConnection(asyncio.Protocol):
@@ -99,7 +61,7 @@ class ClientConnection(asyncio.Protocol):
         self._held = 0  # bytes of bodies that count in `server.held`
         self._body_began = 0.0
         self._body_size = self._head_size = self._wire_size = 0  # `wire`: of a body, with the chunks' framing
-        self._in_body = self._refused = self._partial = False
+        self._in_body = self._refused = self._partial = self._served = False
         self.chunks = True
         self.peer = ""
         self.peer_is_own = False  # it called from the address it called
@@ -113,7 +75,7 @@ class ClientConnection(asyncio.Protocol):
         own = transport.get_extra_info("sockname")
         self.peer_is_own = bool(self.peer) and isinstance(own, tuple) and str(own[0]) == self.peer
         if not self._server.admit(self):
-            self._transport.abort()
+            self.turn_away()
             return
         self.deadline = self._server.now() + self._limits.read_timeout
         if self._server.draining:
@@ -238,6 +200,7 @@ class ClientConnection(asyncio.Protocol):
         if exchange is not self._current:
             return
         self._current = None
+        self._served = True
         self._release(len(exchange.body))
         if not exchange.keep_alive or self.leaving:
             self.close()
@@ -255,6 +218,17 @@ class ClientConnection(asyncio.Protocol):
     def busy(self) -> bool:
         """Whether somebody waits for an answer here; not so between two requests, or before the first is whole."""
         return self._current is not None
+
+    @property
+    def _idle(self) -> bool:
+        """Whether the client is between two requests."""
+        return self._served and not self._partial and self._current is None
+
+    @property
+    def may_make_room(self) -> bool:
+        """Whether the client can be closed for another one: not while it is asking, or has only just come."""
+        silent_since = self.deadline - self._limits.read_timeout
+        return self._idle or (not self.busy and self._server.now() - silent_since >= FRESH)
 
     def close(self) -> None:
         """Close after what is written has left."""
@@ -286,6 +260,18 @@ class ClientConnection(asyncio.Protocol):
     def _next(self) -> None:
         if self._waiting and self._current is None:
             self._begin(self._waiting.popleft())
+
+    def turn_away(self) -> None:
+        """Tell a client that there are too many; one between two requests is only closed."""
+        if self._idle:
+            self.cut()
+            return
+        most = self._limits.max_connections
+        text = f"{most} clients at once are the most here, {most // SHARE} from one address: send it again later"
+        self._server.crowded.warn(f"Refuse {self.peer}: {text}")
+        self._refuse(503, text)
+        if not self._server.keep_turned_away(self):
+            self.close()
 
     def _too_large(self) -> None:
         flag = "--max-payload-size " if self._most == self._limits.max_payload else ""
@@ -340,51 +326,60 @@ class ClientServer:
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
         self.connections: dict[ClientConnection, None] = {}  # the oldest first
+        self.turned_away: dict[ClientConnection, None] = {}  # they read why, and are closed
+        self.crowded = Throttled()
         self.held = PeerShares(limits.max_payload_memory)  # bytes of request bodies
         self._connected = PeerShares(limits.max_connections)
         self.draining = False
         self._guarded_sweep = guarded(self._sweep, "sweep over silent clients", lose)
-        self._listener: asyncio.Server | None = None
+        self._listener = AcceptLoop(lambda: ClientConnection(self))
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def listen(self, host: str, port: int) -> int:
         """The port listened on (a free one for port 0). Raises OSError, also for a name that is not looked up."""
-        if host:
-            await self.loop.run_in_executor(None, look_up, host, port)
-        self._listener = await self.loop.create_server(lambda: ClientConnection(self), host, port, backlog=2048)
+        port = await self._listener.open(host, port)
         self._sweep()
-        return int(self._listener.sockets[0].getsockname()[1])
+        return port
 
     def admit(self, connection: ClientConnection) -> bool:
-        """Whether there is room for one more; the connection that has been idle longest makes room for it."""
+        """Whether there is room for one more; the oldest of those that ask nothing makes room for it."""
         peer = connection.peer
         if not self._connected.take(peer):
             crowded = self._connected.crowded(peer)
-            idle = next((one for one in self.connections if not one.busy and (not crowded or one.peer == peer)), None)
-            if idle is None:
+            candidates = (one for one in self.connections if not crowded or one.peer == peer)
+            oldest = next((one for one in candidates if one.may_make_room), None)
+            if oldest is None:
                 return False
-            self.dismiss(idle)
-            idle.cut()
+            self.dismiss(oldest)
+            oldest.turn_away()
             self._connected.take(peer)
         self.connections[connection] = None
         return True
 
+    def keep_turned_away(self, connection: ClientConnection) -> bool:
+        """Whether a client that was refused may read why at leisure: closed at once, what it sends could undo that."""
+        if len(self.turned_away) >= max(1, self.limits.max_connections // TURNED_AWAY):
+            return False
+        self.turned_away[connection] = None
+        return True
+
     def dismiss(self, connection: ClientConnection) -> None:
+        self.turned_away.pop(connection, None)
         if connection in self.connections:
             del self.connections[connection]
             self._connected.give(connection.peer)
 
     def _sweep(self) -> None:
         now = self.now()
-        for connection in [one for one in self.connections if 0.0 < one.deadline < now]:
+        every = (*self.connections, *self.turned_away)
+        for connection in [one for one in every if 0.0 < one.deadline < now]:
             connection.expire()
         self._sweeper = self.loop.call_later(1.0, self._guarded_sweep)
 
     async def drain(self, grace: float) -> int:
         """Refuse new connections, let requests in flight finish; how many were left when `grace` ended."""
         self.draining = True
-        if self._listener is not None:
-            self._listener.close()
+        self._listener.close()
         end = self.now() + grace
         for connection in list(self.connections):
             if not connection.busy:
@@ -396,7 +391,6 @@ class ClientServer:
     def stop(self) -> None:
         if self._sweeper is not None:
             self._sweeper.cancel()
-        if self._listener is not None:
-            self._listener.close()
-        for connection in list(self.connections):
+        self._listener.close()
+        for connection in (*self.connections, *self.turned_away):
             connection.cut()

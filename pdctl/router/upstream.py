@@ -14,6 +14,8 @@ import httptools
 import orjson
 
 from pdctl.name_lookup import begin, lookup_timeout
+from pdctl.open_files import EXHAUSTED, limit
+from pdctl.router.log import Throttled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +32,8 @@ COPY_BELOW = 64 * 1024  # a request smaller than this leaves in one write
 SEND = 256 * 1024  # bytes of a larger one handed to the transport at a time
 SENDS = 8  # before others get a turn
 
+_exhausted = Throttled()
+
 
 class UpstreamError(Exception):
     """A worker that could not be asked, or gave no usable answer; the text names neither worker nor path."""
@@ -37,6 +41,10 @@ class UpstreamError(Exception):
 
 class Unreachable(UpstreamError):
     """Nobody takes a connection at its address."""
+
+
+class RouterExhausted(UpstreamError):
+    """The router itself has no file descriptor left for a connection: nothing is known of the worker."""
 
 
 class AnswerSink(Protocol):
@@ -268,7 +276,12 @@ class ConnectionPool:
                 why if looked_up else str(lookup_timeout(host, self._connect_timeout).strerror)
             ) from None
         except OSError as error:
-            raise Unreachable(f"no connection: {error.strerror or error}") from None
+            reason = f"no connection: {error.strerror or error}"
+            if error.errno not in EXHAUSTED:
+                raise Unreachable(reason) from None
+            reason += f" in the router ({limit()} may be open: ulimit -n)"
+            _exhausted.warn(f"Cannot connect to {self.origin.url}: {reason}")
+            raise RouterExhausted(reason) from None
 
     async def _connect(self, addresses: asyncio.Future[list[Address]]) -> Connection:
         """To the first address that takes it; raises the last one's OSError."""
