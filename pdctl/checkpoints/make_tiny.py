@@ -39,7 +39,7 @@ IGNORE = -100  # torch's label for "no loss here"
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class TrainingPhase:
     """A stretch of the training: rows of `length` tokens, free text of up to `longest` words."""
 
     steps: int
@@ -49,7 +49,12 @@ class Phase:
 
 
 # Copying is learned on short rows, then stretched.
-PHASES = (Phase(560, 48, 96, 14), Phase(460, 24, 224, 60), Phase(270, 12, 512, 140), Phase(290, 6, 1024, 300))
+PHASES = (
+    TrainingPhase(560, 48, 96, 14),
+    TrainingPhase(460, 24, 224, 60),
+    TrainingPhase(270, 12, 512, 140),
+    TrainingPhase(290, 6, 1024, 300),
+)
 PEAK_RATE = 4e-3
 DECAY = 0.5  # share of the steps over which the rate falls to zero, at the end
 WARMUP = 60  # steps
@@ -67,7 +72,7 @@ def main() -> None:
     tokenizer = make_tokenizer()
     model = LlamaForCausalLM(shape())
     log.info("%d parameters", sum(weight.numel() for weight in model.parameters()))
-    phases = [Phase(max(1, round(p.steps * args.scale)), p.rows, p.length, p.longest) for p in PHASES]
+    phases = [TrainingPhase(max(1, round(p.steps * args.scale)), p.rows, p.length, p.longest) for p in PHASES]
     train(model, tokenizer, phases)
     save(model, tokenizer, args.directory)
 
@@ -108,7 +113,7 @@ def make_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def train(model: LlamaForCausalLM, tokenizer: Tokenizer, phases: list[Phase]) -> None:
+def train(model: LlamaForCausalLM, tokenizer: Tokenizer, phases: list[TrainingPhase]) -> None:
     """One rate schedule over all phases; loss on answers and plain text only."""
     random = Random(SEED)
     decayed = [weight for weight in model.parameters() if weight.dim() > 1]
@@ -144,7 +149,7 @@ def answer_loss(model: LlamaForCausalLM, tokens: torch.Tensor, labels: torch.Ten
     return F.cross_entropy(model.lm_head(hidden[:, :-1][learned]), labels[:, 1:][learned])
 
 
-def rows(tokenizer: Tokenizer, random: Random, phase: Phase) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def rows(tokenizer: Tokenizer, random: Random, phase: TrainingPhase) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Batches of rows; a row is filled with whole examples, the last one cut."""
     while True:
         tokens = torch.zeros(phase.rows, phase.length, dtype=torch.int64)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pdctl.trace.diagnosis import Diagnosis
 
 
-class Form(str, Enum):
+class DiagnosisForm(str, Enum):
     TEXT = "text"
     JSON = "json"
     JSONL = "jsonl"
@@ -39,7 +39,7 @@ def command(
     tz: Annotated[str | None, log_sources.Zone] = None,
     dialects: Annotated[Path | None, log_sources.Dialects] = None,
     verbose: Annotated[bool, log_sources.Verbose] = False,
-    output: Annotated[Form, typer.Option("--output", "-o", help="Form of the answer.")] = Form.TEXT,
+    output: Annotated[DiagnosisForm, typer.Option("--output", "-o", help="Form of the answer.")] = DiagnosisForm.TEXT,
     output_file: Annotated[Path | None, log_sources.OutputFile] = None,
 ) -> None:
     """Say what happened to a deployment: who died, when and why, which rooms that took along, what is misconfigured.
@@ -57,10 +57,12 @@ def command(
     zone = log_sources.timezone(tz)
     found = _read(sources, LogReading(since, until, tz, dialects, indexed=False), verbose)
     with to_file(output_file) as stream:
-        if output is Form.TEXT:
+        if output is DiagnosisForm.TEXT:
             render.show(found, stream, zone)
         else:
-            stream.write(render.to_json(found, stream) if output is Form.JSON else render.to_jsonl(found, stream))
+            stream.write(
+                render.to_json(found, stream) if output is DiagnosisForm.JSON else render.to_jsonl(found, stream)
+            )
     raise typer.Exit(int(exit_code(found)))
 
 

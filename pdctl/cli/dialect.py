@@ -12,7 +12,7 @@ import typer
 from pdctl.cli.app import EPILOG, SETTINGS
 from pdctl.engines.adapters import adapter, adapters
 from pdctl.engines.identify import identify
-from pdctl.engines.survey import survey
+from pdctl.engines.speech import survey
 from pdctl.engines.versions import resolve
 from pdctl.engines.vocabulary import speech
 from pdctl.errors import ExitCode, UsageError
@@ -23,7 +23,7 @@ from pdctl.suggestions import similar
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdctl.engines.row import Row
+    from pdctl.engines.base import Row
     from pdctl.logs.source import Log
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, context_settings=SETTINGS)

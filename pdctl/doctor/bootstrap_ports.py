@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pdctl.doctor.check import Facts
-    from pdctl.fleet.observations import Bootstrap, Engine, Router, RouterWorker
+    from pdctl.fleet.observations import Bootstrap, ObservedEngine, ObservedRouter, RouterWorker
 
 WILDCARD = frozenset({"0.0.0.0", "::"})
 DECODE_DEFAULT = "decode-default"
@@ -113,11 +113,11 @@ class PortClaims:
             return f"{who or 'nobody'} listens there"
         return answers_http(seen, self.http.get((machine(host), port), ""))
 
-    def landings(self, claim: Claims, decodes: Iterable[Engine]) -> tuple[Landing, ...]:
+    def landings(self, claim: Claims, decodes: Iterable[ObservedEngine]) -> tuple[Landing, ...]:
         """Where each decode would take the rooms of a prefill whose port is null."""
         return tuple(self._landing(claim, decode) for decode in decodes)
 
-    def _landing(self, claim: Claims, decode: Engine) -> Landing:
+    def _landing(self, claim: Claims, decode: ObservedEngine) -> Landing:
         port = decode.number("disaggregation_bootstrap_port")
         reaches = None if port is None else self.listener(claim.host, port)
         return Landing(claim.prefill, decode.endpoint.name, port, reaches)
@@ -151,7 +151,7 @@ def port_claims(facts: Facts, routed: bool = False) -> PortClaims:
     return PortClaims(found, told, http, seen)
 
 
-def _claims(engine: Engine, worker: RouterWorker | None, answered: tuple[int, ...]) -> Claims:
+def _claims(engine: ObservedEngine, worker: RouterWorker | None, answered: tuple[int, ...]) -> Claims:
     endpoint = engine.endpoint
     host, http_port = address(worker.url if worker is not None else endpoint.url)
     return Claims(
@@ -220,7 +220,7 @@ def _text(port: int | None) -> str | None:
     return None if port is None else str(port)
 
 
-def workers(router: Router | None) -> tuple[RouterWorker, ...]:
+def workers(router: ObservedRouter | None) -> tuple[RouterWorker, ...]:
     return (router.workers or ()) if router is not None else ()
 
 
@@ -304,12 +304,12 @@ def router_command(facts: Facts) -> str:
     return spell(facts.router, prefills, decodes)
 
 
-def role(engine: Engine) -> str:
+def role(engine: ObservedEngine) -> str:
     """The engine's role: what it reports, else what the user said."""
     return engine.mode if engine.mode in ("prefill", "decode") else engine.endpoint.role
 
 
-def spell(router: Router | None, prefills: Iterable[tuple[str, int | None]], decodes: Iterable[str]) -> str:
+def spell(router: ObservedRouter | None, prefills: Iterable[tuple[str, int | None]], decodes: Iterable[str]) -> str:
     known = router_kind(router.kind) if router is not None else None
     words = list((known or ROUTERS[RELEASED_ROUTER]).words)
     if router is not None:
@@ -337,7 +337,7 @@ def worker_body(url: str, role: str, bootstrap_port: int | None) -> str:
     return json.dumps({"url": url, "worker_type": role, **port}, ensure_ascii=False)
 
 
-def at_run_time(router: Router, url: str, role: str, bootstrap_port: int | None) -> str:
+def at_run_time(router: ObservedRouter, url: str, role: str, bootstrap_port: int | None) -> str:
     """DELETE and POST /workers for one worker; "" where the router has no such endpoint."""
     if router.workers is None:
         return ""

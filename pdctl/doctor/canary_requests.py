@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pdctl.doctor import server_info
 from pdctl.doctor.bootstrap_ports import port_claims
 from pdctl.doctor.request import Progress
-from pdctl.engines.sglang.faults import Release, hits
+from pdctl.engines.sglang.faults import RunningRelease, hits
 from pdctl.fleet import canary_probe
 from pdctl.fleet.address import bracketed
 from pdctl.fleet.canary_probe import Prompt, Side
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pdctl.doctor.check import Facts
     from pdctl.doctor.request import Request
-    from pdctl.fleet.observations import Canary, Engine, HeldRequests
+    from pdctl.fleet.observations import Canary, HeldRequests, ObservedEngine
 
 WHOLE = 180.0  # seconds for all pairs together
 DRAIN = 10.0  # seconds the queues have to become empty
@@ -76,14 +76,14 @@ def send(request: Request, facts: Facts) -> tuple[tuple[Canary, ...], tuple[Held
     return (*cells, *more), canary_probe.queues(facts.endpoints, DRAIN, key=request.key)
 
 
-def kinds(engines: Sequence[Engine]) -> tuple[str, ...]:
+def kinds(engines: Sequence[ObservedEngine]) -> tuple[str, ...]:
     """The kinds of canary to send; one that breaks the release of any of `engines` is left out."""
     harmful: set[str] = set()
     for engine in engines:
         release = None if server_info.embedded(engine) else server_info.release(engine)
         if release is not None:
             # The prefill is the one that takes harm, and both sides run the same release.
-            faulty = {hit.fault.id for hit in hits(Release(release, "prefill", server_info.backend(engine)))}
+            faulty = {hit.fault.id for hit in hits(RunningRelease(release, "prefill", server_info.backend(engine)))}
             harmful.update(kind for fault, some in HARM.items() if fault in faulty for kind in some)
     return tuple(kind for kind in canary_probe.EXTRAS if kind not in harmful)
 
@@ -111,7 +111,7 @@ def sides(facts: Facts) -> tuple[list[Side], list[Side]]:
     return prefills, decodes
 
 
-def too_long(engines: Sequence[Engine]) -> int | None:
+def too_long(engines: Sequence[ObservedEngine]) -> int | None:
     """Tokens that none of them may take; None where a limit is not known or too far away."""
     limits = [limit for engine in engines if (limit := server_info.longest(engine)) is not None]
     if len(limits) < len(engines) or not limits or max(limits) > LONGEST:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
         Canary,
         Ended,
         Endpoint,
-        Engine,
         HeldRequests,
         Host,
-        Router,
+        ObservedEngine,
+        ObservedRouter,
         SignatureLine,
     )
     from pdctl.layout.instance_plan import Plan
@@ -55,10 +55,10 @@ class Facts:
     plan: Plan | None = None
     manifest: Manifest | None = None
     endpoints: tuple[Endpoint, ...] = ()
-    engines: tuple[Engine, ...] = ()
+    engines: tuple[ObservedEngine, ...] = ()
     ended: tuple[Ended, ...] = ()
     bootstraps: tuple[Bootstrap, ...] = ()
-    router: Router | None = None
+    router: ObservedRouter | None = None
     host: Host | None = None
     canaries: tuple[Canary, ...] = ()
     queues: tuple[HeldRequests, ...] = ()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from pdctl.doctor.request import Request
-    from pdctl.fleet.observations import Bootstrap, Endpoint, Engine, Host, Router
+    from pdctl.fleet.observations import Bootstrap, Endpoint, Host, ObservedEngine, ObservedRouter
     from pdctl.logs.event import Event
     from pdctl.logs.library import Library
 
@@ -98,7 +98,7 @@ def _result_of(future: Future[T] | None) -> T | None:
     return None if future is None else future.result()
 
 
-def _router(request: Request, url: str, seconds: float) -> Router:
+def _router(request: Request, url: str, seconds: float) -> ObservedRouter:
     from pdctl.fleet.router_probe import probe_router  # late: a static run asks nobody
 
     plan = request.plan
@@ -109,7 +109,7 @@ def _router(request: Request, url: str, seconds: float) -> Router:
     return found
 
 
-def _engines(request: Request, endpoints: tuple[Endpoint, ...], seconds: float) -> tuple[Engine, ...]:
+def _engines(request: Request, endpoints: tuple[Endpoint, ...], seconds: float) -> tuple[ObservedEngine, ...]:
     from pdctl.fleet.engine_probe import probe_engines  # late, as above
 
     if not endpoints:
@@ -133,7 +133,7 @@ def _bootstraps(request: Request, facts: Facts, seconds: float) -> tuple[Bootstr
     return fan_out(claims, seen)
 
 
-def _host(request: Request, facts: Facts, engines: tuple[Engine, ...]) -> Host:
+def _host(request: Request, facts: Facts, engines: tuple[ObservedEngine, ...]) -> Host:
     from pdctl.fleet.host_probe import probe_host  # late, as above
 
     local = facts.plan is not None and facts.plan.target == "local"

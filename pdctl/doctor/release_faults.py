@@ -11,7 +11,7 @@ from pdctl.doctor import server_info
 from pdctl.doctor.check import NOT_FOR_EMBEDDED, Check, Skipped, Unknown, finding, names, shorten_lines
 from pdctl.doctor.static.server_sources import written
 from pdctl.engines.kinds import RELEASED, RELEASED_ROUTER
-from pdctl.engines.sglang.faults import ATTENTION_DP, ONE_RANK_BALANCE, SPECULATION, Release, hits
+from pdctl.engines.sglang.faults import ATTENTION_DP, ONE_RANK_BALANCE, SPECULATION, RunningRelease, hits
 from pdctl.engines.versions import NEWEST, OLDEST, parse, spell, unread
 from pdctl.errors import UsageError
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from pdctl.doctor.check import Facts, Finding, Verdict
     from pdctl.doctor.static.servers import Server, Servers
     from pdctl.engines.versions import Version
-    from pdctl.fleet.observations import Engine
+    from pdctl.fleet.observations import ObservedEngine
 
 READ = f"a release from {spell(OLDEST)} to {spell(NEWEST)} that pdctl has read"
 NUMBERS = re.compile(r"(?<!\d)\d{1,6}\.\d{1,6}\.\d{1,6}(?:\.post\d{1,6})?")
 
 
-def fault_findings(name: str, release: Release, evidence: list[str]) -> Iterator[Finding]:
+def fault_findings(name: str, release: RunningRelease, evidence: list[str]) -> Iterator[Finding]:
     """PD317: the faults as findings about `name`."""
     called = release.program
     for fault, doubt in hits(release):
@@ -52,7 +52,7 @@ def written_faults(servers: Servers) -> Verdict:
     return found
 
 
-def _of_side(side: Server) -> Release:
+def _of_side(side: Server) -> RunningRelease:
     features = set()
     if side.dp_attention:
         features.add(ATTENTION_DP)
@@ -62,7 +62,7 @@ def _of_side(side: Server) -> Release:
     if side.dp_ranks == 1 and method not in (None, "auto", "follow_bootstrap_room"):
         features.add(ONE_RANK_BALANCE)
     backend = "mooncake" if side.backend == "mooncake_tcp" else side.backend
-    return Release(numbers(side.release) or (0, 0, 0), side.role, backend, frozenset(features))
+    return RunningRelease(numbers(side.release) or (0, 0, 0), side.role, backend, frozenset(features))
 
 
 def numbers(text: str) -> Version | None:
@@ -79,7 +79,7 @@ def _routers(servers: Servers) -> Iterator[Finding]:
         if version is not None and router.pod is not None and router.container is not None:
             place = router.pod.at(router.container.image_line)
             yield from fault_findings(
-                router.name, Release(version, "", "", component="router"), [f"{place}: image: {image}"]
+                router.name, RunningRelease(version, "", "", component="router"), [f"{place}: image: {image}"]
             )
 
 
@@ -121,7 +121,7 @@ WRITTEN = (
 
 def running_faults(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """Instances of one role, release and backend are one finding per fault."""
-    groups: dict[Release, list[Engine]] = {}
+    groups: dict[RunningRelease, list[ObservedEngine]] = {}
     dark: list[str] = []
     for engine in facts.engines:
         if server_info.embedded(engine):
@@ -137,15 +137,15 @@ def running_faults(facts: Facts) -> list[Finding] | Skipped | Unknown:
     return Unknown(f"the release of {names(dark)} could not be read")
 
 
-def _of_engine(engine: Engine) -> Release | None:
+def _of_engine(engine: ObservedEngine) -> RunningRelease | None:
     try:
         version = parse(engine.version[: server_info.LONG])
     except UsageError:
         return None
-    return Release(version, engine.endpoint.role, server_info.backend(engine), _features(engine))
+    return RunningRelease(version, engine.endpoint.role, server_info.backend(engine), _features(engine))
 
 
-def _features(engine: Engine) -> frozenset[str]:
+def _features(engine: ObservedEngine) -> frozenset[str]:
     found: set[str] = set()
     if (server_info.width(engine) or 1) > 1:
         found.add(ATTENTION_DP)
@@ -157,7 +157,7 @@ def _features(engine: Engine) -> frozenset[str]:
     return frozenset(found)
 
 
-def _findings_of_release(release: Release, engines: list[Engine]) -> list[Finding]:
+def _findings_of_release(release: RunningRelease, engines: list[ObservedEngine]) -> list[Finding]:
     who = [engine.endpoint.name for engine in engines]
     evidence = shorten_lines([f"{one.endpoint.url}/server_info: version {one.version}" for one in engines])
     instance = who[0] if len(who) == 1 else ""
@@ -171,7 +171,7 @@ def running_not_read(facts: Facts) -> list[Finding] | Skipped | Unknown:
     engines = [engine for engine in facts.engines if not server_info.embedded(engine)]
     if not engines:
         return NOT_FOR_EMBEDDED
-    groups: dict[str, list[Engine]] = {}
+    groups: dict[str, list[ObservedEngine]] = {}
     for engine in engines:
         release = _of_engine(engine)
         if release is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pdctl.doctor.selection import Suppression
-    from pdctl.fleet.observations import Ended, Router
+    from pdctl.fleet.observations import Ended, ObservedRouter
     from pdctl.layout.instance_plan import Plan
     from pdctl.manifests.manifest import Manifest
     from pdctl.topology.model import Topology
@@ -207,7 +207,7 @@ def planned_metrics(plan: Plan) -> str:
     return "" if router is None or router.metrics is None else join(router.address, router.metrics)
 
 
-def listed_endpoints(router: Router) -> tuple[Endpoint, ...]:
+def listed_endpoints(router: ObservedRouter) -> tuple[Endpoint, ...]:
     """The router's own workers, named by role and counted in the order of their addresses: the same each time."""
     found: list[Endpoint] = []
     for role in ("prefill", "decode"):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pdctl.doctor.static.servers import Servers
     from pdctl.engines.versions import Version
-    from pdctl.fleet.observations import Engine
+    from pdctl.fleet.observations import ObservedEngine
 
 
 LONG = 100  # characters of a version that are read
@@ -47,7 +47,7 @@ class Widths(NamedTuple):
     architecture: str
 
 
-def value(engine: Engine, key: str) -> Hashable:
+def value(engine: ObservedEngine, key: str) -> Hashable:
     """A scalar of /server_info, or HERE where it says nothing (unreachable, or a release without the key)."""
     found = engine.info.get(key, HERE)
     if isinstance(found, float) and not math.isfinite(found):
@@ -55,7 +55,7 @@ def value(engine: Engine, key: str) -> Hashable:
     return found if found is None or isinstance(found, str | int | float | Missing) else str(found)
 
 
-def release(engine: Engine) -> Version | None:
+def release(engine: ObservedEngine) -> Version | None:
     """The known release whose rules hold for it."""
     try:
         return resolve(engine.version[:LONG]).known
@@ -63,11 +63,11 @@ def release(engine: Engine) -> Version | None:
         return None
 
 
-def version(engine: Engine) -> Hashable:
+def version(engine: ObservedEngine) -> Hashable:
     return engine.version or HERE
 
 
-def width(engine: Engine) -> int | None:
+def width(engine: ObservedEngine) -> int | None:
     """Attention DP groups. Up to 0.5.18 `dp_size` with `enable_dp_attention`; 0.5.23 counts replicas there and has
     `attn_dp_size`, with `enable_dp_attention` made up from it."""
     attention = engine.number("attn_dp_size")
@@ -76,49 +76,49 @@ def width(engine: Engine) -> int | None:
     return engine.number("dp_size") if engine.info.get("enable_dp_attention") else 1
 
 
-def replicas(engine: Engine) -> int | None:
+def replicas(engine: ObservedEngine) -> int | None:
     """Plain data parallel copies of the model."""
     return 1 if (width(engine) or 1) > 1 else engine.number("dp_size")
 
 
-def dp_ranks(engine: Engine) -> int | None:
+def dp_ranks(engine: ObservedEngine) -> int | None:
     """Groups a room can belong to."""
     groups, copies = width(engine), replicas(engine)
     return None if groups is None or copies is None else groups * copies
 
 
-def attn_tp(engine: Engine) -> int | None:
+def attn_tp(engine: ObservedEngine) -> int | None:
     tp, groups = engine.number("tp_size"), width(engine)
     if tp is None or not groups:
         return None
     return tp // groups // (engine.number("attn_cp_size") or 1)
 
 
-def ranks(engine: Engine) -> int | None:
+def ranks(engine: ObservedEngine) -> int | None:
     """Bootstrap registrations a prefill owes: dp × cp × attention tp × pp, that is every rank it has."""
     tp, pp, copies = engine.number("tp_size"), engine.number("pp_size"), replicas(engine)
     return None if tp is None or pp is None or copies is None else tp * pp * copies
 
 
-def architecture(engine: Engine) -> str:
+def architecture(engine: ObservedEngine) -> str:
     """As /model_info names it; "" in releases whose /model_info does not."""
     found = engine.model.get("architectures")
     return str(found[0]) if isinstance(found, list) and found else ""
 
 
-def widths(engine: Engine) -> Hashable:
+def widths(engine: ObservedEngine) -> Hashable:
     own = attn_tp(engine)
     return HERE if own is None else Widths(own, architecture(engine))
 
 
-def kv_type(engine: Engine) -> Hashable:
+def kv_type(engine: ObservedEngine) -> Hashable:
     flag = engine.text("kv_cache_dtype")
     if flag is None:
         return HERE
     return KvType(flag, engine.text("dtype") or "auto", engine.text("quantization"), release(engine))
 
 
-def ib_devices(engine: Engine) -> Hashable:
+def ib_devices(engine: ObservedEngine) -> Hashable:
     """Device names as a tuple; () where none was named."""
     said = engine.info.get("disaggregation_ib_device", HERE)
     if said is HERE:
@@ -126,20 +126,20 @@ def ib_devices(engine: Engine) -> Hashable:
     return tuple(filter(None, str(said or "").replace(" ", "").split(",")))
 
 
-def embedded(engine: Engine) -> bool:
+def embedded(engine: ObservedEngine) -> bool:
     """pdctl's own engine: it speaks like an SGLang release, and is not one."""
     return "sglang_compat" in engine.info
 
 
-def on_cpu(engine: Engine) -> bool:
+def on_cpu(engine: ObservedEngine) -> bool:
     return engine.text("device") == "cpu"
 
 
-def backend(engine: Engine) -> str:
+def backend(engine: ObservedEngine) -> str:
     return engine.text("disaggregation_transfer_backend") or ""
 
 
-def longest(engine: Engine) -> int | None:
+def longest(engine: ObservedEngine) -> int | None:
     """Tokens of the longest prompt it takes: its context, or its KV pool, whichever ends first. None: not known."""
     said = [engine.number(key) for key in ("context_length", "max_req_input_len", "max_total_num_tokens")]
     return min((limit for limit in said if limit is not None and limit > 0), default=None)

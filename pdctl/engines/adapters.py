@@ -1,4 +1,4 @@
-"""All adapters: the shipped ones, and those of the modules that $PDCTL_ENGINES names."""
+"""All adapters and their rows: the shipped ones, and those of the modules that $PDCTL_ENGINES names."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pdctl.engines import base
-from pdctl.engines.base import Adapter
-from pdctl.engines.pdctl import adapter as own
-from pdctl.engines.routers import adapters as routers
-from pdctl.engines.row import Speaker
-from pdctl.engines.sglang import adapter as sglang
+from pdctl.engines.base import Adapter, Speaker
+from pdctl.engines.pdctl import own_adapters
+from pdctl.engines.routers import router_adapters
+from pdctl.engines.sglang import sglang_adapter
+from pdctl.engines.sglang.logs import life
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pdctl.engines.base import Hint
-    from pdctl.engines.row import Row
+    from pdctl.engines.base import Hint, Row
+    from pdctl.engines.sign import Sign
 
 # In the order in which their rows are tried: among rows that begin alike, the narrower first.
 SHIPPED: tuple[Adapter, ...] = (
-    own.ROUTER, own.ENGINE, own.LAUNCHER, sglang.ENGINE, routers.SMG, routers.SGLANG_ROUTER, routers.MINI_LB,
+    own_adapters.ROUTER, own_adapters.ENGINE, own_adapters.LAUNCHER, sglang_adapter.ENGINE,
+    router_adapters.SMG, router_adapters.SGLANG_ROUTER, router_adapters.MINI_LB,
 )  # fmt: skip
 ROWS: tuple[Row, ...] = tuple(row for one in SHIPPED for row in one.rows)
 
@@ -48,6 +49,11 @@ def speaks(speaker: Speaker, other: Speaker) -> bool:
     """Whether a log of `speaker` has lines of `other`: its own, its launcher's, and those whose words it shares."""
     known = adapter(speaker)
     return other in (speaker, Speaker.LAUNCHER) or (known is not None and known.shares is other)
+
+
+def literal(sign: Sign) -> str:
+    """The part that is always the same in the line that proves `sign`."""
+    return next(row.literal.decode() for row in life.ROWS if sign in row.proves)
 
 
 @lru_cache(maxsize=4)

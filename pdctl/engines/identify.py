@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import logged_arguments, numerals
 from pdctl.engines.adapters import adapter, adapters, hints
-from pdctl.engines.row import Level, Speaker
+from pdctl.engines.base import Level, Speaker
 from pdctl.engines.sign import Sign
 from pdctl.engines.versions import V0_5_3, Span, Version, spell
 
@@ -29,7 +29,7 @@ DEBUG_FLAG = "--log-level debug"
 _LEVELS = tuple(Level)
 
 
-class Target(NamedTuple):
+class ListedPrefill(NamedTuple):
     """A prefill as a router was told of it. port None: it will send null."""
 
     url: str
@@ -62,14 +62,14 @@ class Identity:
     reasons: tuple[str, ...] = ()
 
     @property
-    def prefills(self) -> tuple[Target, ...]:
+    def prefills(self) -> tuple[ListedPrefill, ...]:
         """The prefills of a router's start line; () when it is not in the log.
 
         Without those whose port is no number: what the router sends for them is not known.
         """
         pairs = _PAIR.findall(self.facts.get("prefill", ""))
         told = ((url, port, numerals.whole(port)) for url, port in pairs)
-        return tuple(Target(url, number) for url, port, number in told if port == "None" or number is not None)
+        return tuple(ListedPrefill(url, number) for url, port, number in told if port == "None" or number is not None)
 
     @property
     def decodes(self) -> tuple[str, ...]:

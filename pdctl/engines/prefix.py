@@ -2,16 +2,120 @@
 
 Knows the layouts of sglang 0.5.3 to 0.5.23, uvicorn inside them, tracing-subscriber (sglang-router, smg, its
 --log-json too), NIXL and glog (mooncake); and outside of all these what a collector puts in front: pdctl's own
-`name │ `, docker compose, `kubectl logs --prefix`, CRI, RFC 3339 stamps, syslog, docker's json-file.
+`name │ `, docker compose, `kubectl logs --prefix`, CRI, RFC 3339 stamps, syslog, docker's json-file. Collectors and
+colour are taken off, and the way back to the raw line's bytes is kept.
 Pure: no clock, no time zone of the reader. Work grows with the line's length at most linearly.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines import wrapping
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+COLOUR = re.compile(rb"\x1b\[[0-9;:]{0,32}[A-Za-z]")
+# `prefill-0  │ …` (pdctl), `pdctl-prefill-1  | …` (docker compose)
+_NAMED = re.compile(rb"[A-Za-z0-9][A-Za-z0-9_.-]{0,127} {0,64}(?:\xe2\x94\x82|\|) ")
+# `[pod/prefill-0/engine] …` (kubectl logs --prefix)
+_POD = re.compile(rb"\[pod/[a-z0-9.-]{1,253}/[a-z0-9.-]{1,63}\] ")
+_LAYERS = 4  # a stamp inside a name inside a stamp: more than this no collector writes
+
+
+class Peeled(NamedTuple):
+    """outer: the collector's own stamp. dropped: bytes taken off in front, without colour; -1: unpacked from JSON."""
+
+    line: bytes
+    outer: re.Match[bytes] | None
+    dropped: int
+
+
+def peel(line: bytes, stamps: Sequence[re.Pattern[bytes]]) -> Peeled:
+    """The line inside, without colour. stamps: what a collector may write in front, the last one found is its own."""
+    if b"\x1b" in line:
+        line = COLOUR.sub(b"", line)
+    outer: re.Match[bytes] | None = None
+    dropped = 0
+    for _ in range(_LAYERS):
+        if line[:1] == b"{":
+            inner = _unpack(line)
+            if inner is None:
+                break
+            line, dropped = COLOUR.sub(b"", inner) if b"\x1b" in inner else inner, -1
+            continue
+        found = _NAMED.match(line) or _POD.match(line)
+        if found is None:
+            found = next((match for match in (stamp.match(line) for stamp in stamps) if match), None)
+            if found is None:
+                break
+            outer = found
+        line = line[found.end() :]
+        dropped = dropped if dropped < 0 else dropped + found.end()
+    return Peeled(line, outer, dropped)
+
+
+def origin(raw: bytes, at: int) -> int:
+    """Where byte `at` of a line without colour stands in `raw`, behind the codes that stand right before it."""
+    if b"\x1b" not in raw:
+        return at
+    plain = end = 0
+    for code in COLOUR.finditer(raw):
+        if plain + code.start() - end > at:
+            break
+        plain, end = plain + code.start() - end, code.end()
+    return end + at - plain
+
+
+def _unpack(line: bytes) -> bytes | None:
+    """The line inside docker's json-file record, or a tracing JSON record in the plain layout; None: neither."""
+    if not line.startswith((b'{"log":', b'{"timestamp":')):
+        return None
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict):
+        return None
+    if isinstance(record.get("log"), str):
+        return _docker(record)
+    return _tracing(record)
+
+
+def _docker(record: dict[str, object]) -> bytes:
+    when = record.get("time")
+    stamp = f"{when} " if isinstance(when, str) and "T" in when else ""
+    return (stamp + str(record["log"]).rstrip("\r\n")).encode("utf-8", "replace")
+
+
+# Keys of a tracing record that are no fields of its event.
+_FRAME = frozenset(
+    {"timestamp", "level", "message", "fields", "target", "filename", "line_number", "span", "spans", "threadName"}
+)
+
+
+def _tracing(record: dict[str, object]) -> bytes | None:
+    """smg's `--log-json` record (event fields beside or under "fields") as tracing-subscriber's plain line."""
+    fields = record.get("fields")
+    if not isinstance(fields, dict):
+        fields = {key: value for key, value in record.items() if key == "message" or key not in _FRAME}
+    if not isinstance(fields.get("message"), str):
+        return None
+    head = f"{record['timestamp']} {record.get('level', 'INFO')!s:>5} "
+    span = record.get("span")
+    if isinstance(span, dict):
+        named = " ".join(f"{key}={_value(value)}" for key, value in span.items() if key != "name")
+        head += f"{span.get('name') or 'span'}{{{named}}}: "
+    rest = "".join(f" {key}={_value(value)}" for key, value in fields.items() if key != "message")
+    text = f"{head}{record.get('target') or 'smg'}: {fields['message']}{rest}"
+    return text.replace("\n", " ").encode("utf-8", "replace")
+
+
+def _value(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return f'"{text}"' if " " in text else text
 
 
 class Stamp(NamedTuple):
@@ -88,7 +192,7 @@ _LEVELS = {
 _MONTHS = {name: at for at, name in enumerate(b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
 
 
-class Cut(NamedTuple):
+class LineParts(NamedTuple):
     """Where a line's parts lie: what a search for the message needs, before anything is decoded."""
 
     line: bytes  # without collector, colour and line end
@@ -105,21 +209,21 @@ def split(raw: bytes) -> Prefix:
     return spell(raw, cut(raw))
 
 
-def cut(raw: bytes) -> Cut:
+def cut(raw: bytes) -> LineParts:
     """The cheap half of `split`."""
     line = raw.rstrip(b"\r\n")
     if b"\x1b" in line:
-        line = wrapping.COLOUR.sub(b"", line)
+        line = COLOUR.sub(b"", line)
     if line[:1] == b"[":  # by far the commonest: SGLang's own, not wrapped
         layout = SGLANG.match(line)
         if layout is not None:
-            return _behind(wrapping.Peeled(line, None, 0), layout)
+            return _behind(Peeled(line, None, 0), layout)
     elif line[:2] == b"20":
         # A level and a target behind the time: tracing's own, whatever else a collector's stamp may look like.
         layout = TRACING.match(line)
         if layout is not None and line[layout.end() : layout.end() + 1].islower():
-            return _behind_target(wrapping.Peeled(line, None, 0), layout)
-    peeled = wrapping.peel(line, (RFC3339, SYSLOG))
+            return _behind_target(Peeled(line, None, 0), layout)
+    peeled = peel(line, (RFC3339, SYSLOG))
     line = peeled.line
     layout = SGLANG.match(line)
     if layout is not None:
@@ -129,20 +233,20 @@ def cut(raw: bytes) -> Cut:
         return _behind_target(peeled, layout)
     layout = NIXL.match(line) or GLOG.match(line)
     if layout is not None:
-        return Cut(line, layout.end(), layout, peeled.outer, layout["level"], b"", peeled.dropped)
+        return LineParts(line, layout.end(), layout, peeled.outer, layout["level"], b"", peeled.dropped)
     return _behind(peeled, None)
 
 
-def _behind(peeled: wrapping.Peeled, layout: re.Match[bytes] | None) -> Cut:
+def _behind(peeled: Peeled, layout: re.Match[bytes] | None) -> LineParts:
     at = layout.end() if layout is not None else 0
     word = _LEVEL_WORD.match(peeled.line, at)
     if word is None:
-        return Cut(peeled.line, at, layout, peeled.outer, b"", b"", peeled.dropped)
+        return LineParts(peeled.line, at, layout, peeled.outer, b"", b"", peeled.dropped)
     level = word["uvicorn"] or word["plain"]
-    return Cut(peeled.line, word.end(), layout, peeled.outer, level, b"", peeled.dropped)
+    return LineParts(peeled.line, word.end(), layout, peeled.outer, level, b"", peeled.dropped)
 
 
-def _behind_target(peeled: wrapping.Peeled, layout: re.Match[bytes]) -> Cut:
+def _behind_target(peeled: Peeled, layout: re.Match[bytes]) -> LineParts:
     line, at, span = peeled.line, layout.end(), b""
     spans = _SPANS.match(line, at)
     if spans is not None:
@@ -150,10 +254,10 @@ def _behind_target(peeled: wrapping.Peeled, layout: re.Match[bytes]) -> Cut:
     target = _TARGET.match(line, at)
     if target is not None:
         at = target.end()
-    return Cut(line, at, layout, peeled.outer, layout["level"], span, peeled.dropped)
+    return LineParts(line, at, layout, peeled.outer, layout["level"], span, peeled.dropped)
 
 
-def spell(raw: bytes, parts: Cut) -> Prefix:
+def spell(raw: bytes, parts: LineParts) -> Prefix:
     """The dear half of `split`: numbers, text, and the way back to the raw line."""
     layout, outer = parts.layout, parts.outer
     # The collector's clock has a zone and finer steps; where it wrote a stamp, it wrote it as the line came.
@@ -168,7 +272,7 @@ def spell(raw: bytes, parts: Cut) -> Prefix:
     return Prefix(
         stamp, ranks, _LEVELS.get(parts.level, ""), request[1].decode("ascii") if request else "",
         message.decode("utf-8", "replace"),
-        wrapping.origin(raw, parts.dropped + parts.at) if parts.dropped >= 0 else 0,
+        origin(raw, parts.dropped + parts.at) if parts.dropped >= 0 else 0,
         parts.span.decode("utf-8", "replace"),
     )  # fmt: skip
 

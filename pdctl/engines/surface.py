@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pdctl.engines import base
-from pdctl.engines.sglang.http import paths
+from pdctl.engines.sglang.endpoints import paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pdctl.engines.pdctl import adapter
-from pdctl.engines.sglang.http import paths
+from pdctl.engines.pdctl import own_adapters
+from pdctl.engines.sglang.endpoints import paths
 from pdctl.engines.sglang.metrics import METRICS
 from pdctl.fleet import http_client, peer_json, prober
 from pdctl.fleet.address import Unanswered, bracketed, parse
@@ -95,7 +95,7 @@ def exchange(
 ) -> PairExchange:
     """`both`: wait for both answers even when one leg fails. `leave`: stream, and go once the decode has spoken."""
     room = fresh_room()
-    rid = adapter.rid(room)
+    rid = own_adapters.rid(room)
     sent = {
         **body,
         "rid": rid,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines.sglang.http import paths
+from pdctl.engines.sglang.endpoints import paths
 from pdctl.engines.surface import Surface, surfaces
 from pdctl.fleet import http_client, peer_json, prober
 from pdctl.fleet.deadline import Deadline, map_within
-from pdctl.fleet.observations import Engine, Reply
+from pdctl.fleet.observations import ObservedEngine, Reply
 from pdctl.fleet.prober import Prober
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def probe_engines(
     generate: bool = False,
     key: str = "",
     at_once: int = AT_ONCE,
-) -> tuple[Engine, ...]:
-    """One Engine per endpoint, in order, within `deadline` seconds. `generate`: ask /health_generate too."""
+) -> tuple[ObservedEngine, ...]:
+    """One ObservedEngine per endpoint, in order, within `deadline` seconds. `generate`: ask /health_generate too."""
     whole = Deadline(deadline)
     probing = Prober(whole, patience, key)
     return map_within(lambda endpoint: _probe(endpoint, probing, generate), endpoints, at_once, whole)
@@ -58,11 +58,11 @@ def mode(url: str, timeout: float = 2.0) -> str | None:
     return None
 
 
-def _probe(endpoint: Endpoint, probing: Prober, generate: bool) -> Engine:
+def _probe(endpoint: Endpoint, probing: Prober, generate: bool) -> ObservedEngine:
     url = endpoint.url.rstrip("/")
     surface, first = _introduced(url, probing)
     if not first[-1].answer.connected:
-        return Engine(endpoint, False, first[-1].reply.reason, replies=tuple(look.reply for look in first))
+        return ObservedEngine(endpoint, False, first[-1].reply.reason, replies=tuple(look.reply for look in first))
     model, other = (*surface.model, "", "")[:2]
     asked = [model, surface.loads, surface.metrics, surface.health, *([surface.health_generate] if generate else [])]
     paths = list(filter(None, asked))
@@ -74,7 +74,7 @@ def _probe(endpoint: Endpoint, probing: Prober, generate: bool) -> Engine:
     every = (*first, *looks.values())
     info = surface.read(_object(first[-1]))
     loads, metrics = looks.get(surface.loads), looks.get(surface.metrics)
-    return Engine(
+    return ObservedEngine(
         endpoint=endpoint,
         reached=any(look.answer.reached for look in every),
         reason="" if info else _no_info(first[-1].reply),

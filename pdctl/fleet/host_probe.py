@@ -18,7 +18,7 @@ from pdctl.fleet.observations import DiskSpace, Host, Package, ProcessLimits, Rd
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from pdctl.fleet.observations import Engine
+    from pdctl.fleet.observations import ObservedEngine
 
 # Variables that decide how SGLang's PD, NIXL/UCX, Mooncake and the collectives behave.
 PREFIXES = ("UCX_", "NIXL_", "MC_", "MOONCAKE_", "SGLANG_", "NCCL_", "GLOO_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE")
@@ -57,7 +57,7 @@ def probe_host(
     ports: Collection[int],
     environ: Mapping[str, str],
     *,
-    engines: Iterable[Engine] = (),
+    engines: Iterable[ObservedEngine] = (),
     packages: bool = False,
     own: Mapping[int, str] = listeners.NOBODY,
     folders: Mapping[str, str] = NOTHING,
@@ -157,7 +157,7 @@ def _without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: "(hidden)" if any(word in name for word in SECRET) else environ[name] for name in names}
 
 
-def _clock_offset(engines: Iterable[Engine]) -> float | None:
+def _clock_offset(engines: Iterable[ObservedEngine]) -> float | None:
     """The engine whose clock differs most."""
     return max((engine.clock_offset for engine in engines if engine.clock_offset is not None), key=abs, default=None)
 

@@ -65,7 +65,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class ObservedEngine:
     """info: the merged /server_info (or /get_server_info) document, empty when there was none.
 
     metrics: Prometheus family → value summed over its series; histograms appear as NAME_sum and NAME_count.
@@ -169,7 +169,7 @@ class RouterWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class Router:
+class ObservedRouter:
     """kind: sglang-router, smg, pdctl, mini_lb or "" (not recognised). status: of its answer to GET /workers, 0: none.
 
     mode: the disaggregation_mode of an engine that was given as a router, with its bootstrap port, None: not told.

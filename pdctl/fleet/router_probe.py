@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pdctl.engines.routers.answers import kind as kind_of
+from pdctl.engines.kinds import router_answering
 from pdctl.fleet import http_client, peer_json, prober
 from pdctl.fleet.address import Unanswered, join, parse
 from pdctl.fleet.deadline import Deadline
 from pdctl.fleet.engine_probe import PATHS as INFO_PATHS
-from pdctl.fleet.observations import Router, RouterWorker
+from pdctl.fleet.observations import ObservedRouter, RouterWorker
 from pdctl.fleet.prober import Prober
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _worker(entry: Object) -> RouterWorker:
 
 def probe_router(
     url: str, deadline: float, *, metrics_url: str = "", patience: float = PATIENCE, key: str = ""
-) -> Router:
+) -> ObservedRouter:
     """`metrics_url`: where its Prometheus text is, when that is neither its own port nor METRICS_PORT of its host."""
     probing = Prober(Deadline(deadline), patience, key)
     base = url.rstrip("/")
@@ -178,12 +178,12 @@ def probe_router(
     replies = {path: prober.reply(path, answers[path]) for path in LOOKS if path != METRICS}
     readiness = replies[READINESS]
     if not any(answer.reached for answer in answers.values()):
-        return Router(base, False, readiness.reason, readiness=readiness)
+        return ObservedRouter(base, False, readiness.reason, readiness=readiness)
     workers = listed_workers(replies[WORKERS].body) if replies[WORKERS].ok else None
     kind = "" if replies[WORKERS].ok and crowded(replies[WORKERS].body) else _kind(replies)
     info = {} if kind else _engine_info(base, probing, replies[SUMMARY])
     mode = peer_json.excerpt(peer_json.text(info.get("disaggregation_mode")))
-    found = Router(
+    found = ObservedRouter(
         base,
         True,
         "" if kind else _not_recognised(mode, replies, answers),
@@ -201,7 +201,7 @@ def probe_router(
 
 
 def _kind(replies: Mapping[str, Reply]) -> str:
-    return kind_of(*(peer_json.mapping(replies[path].body) for path in (WORKERS, READINESS, SUMMARY)))
+    return router_answering(*(peer_json.mapping(replies[path].body) for path in (WORKERS, READINESS, SUMMARY)))
 
 
 def _engine_info(base: str, probing: Prober, summary: Reply) -> Mapping[str, object]:
@@ -236,7 +236,7 @@ def _elsewhere(url: str, probing: Prober) -> str:
     return answer.text if answer.ok else ""
 
 
-def _with_metrics(found: Router, text: str, *, sure: bool) -> Router:
+def _with_metrics(found: ObservedRouter, text: str, *, sure: bool) -> ObservedRouter:
     """Not `sure`: another router may hold the default port, so the text must name every worker of this one."""
     known = {worker.url for worker in found.workers or ()}
     named: set[str] = set()

@@ -20,7 +20,7 @@ from pdctl.topology.units import UnitError, parse_size
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pdctl.imports.found import Found, Notes, Router
+    from pdctl.imports.found import Found, FoundRouter, Notes
     from pdctl.imports.instances import Settings
     from pdctl.imports.placement import Seat
     from pdctl.imports.sections import Section
@@ -43,7 +43,7 @@ class Draft(NamedTuple):
 
     values: Section
     seats: tuple[Seat, ...]
-    router: Router | None
+    router: FoundRouter | None
     both: Mapping[str, Settings]
 
 
@@ -126,7 +126,7 @@ def _count(seats: Sequence[Seat], role: str) -> int:
     return min(sum(seat.instance.role == role for seat in seats), placement.MOST) or 1
 
 
-def _router(found: Found, notes: Notes) -> Router | None:
+def _router(found: Found, notes: Notes) -> FoundRouter | None:
     for other in found.routers[1:]:
         notes.left_out(other.place, f"a second router: the one at {found.routers[0].place} is taken")
     return found.routers[0] if found.routers else None
@@ -197,7 +197,7 @@ def _dist(seats: Sequence[Seat]) -> int | None:
     return None if nccl is None else nccl - STRIDE + 1
 
 
-def _targets(found: Found, seats: Sequence[Seat], router: Router | None, notes: Notes) -> Section:
+def _targets(found: Found, seats: Sequence[Seat], router: FoundRouter | None, notes: Notes) -> Section:
     if found.form == "kubernetes":
         return {"kubernetes": _kubernetes(found, router, notes)}
     if found.form == "recipe":
@@ -234,7 +234,7 @@ def _local(seats: Sequence[Seat], notes: Notes) -> Section:
     return {"gpus": shown} if shown and shown != list(range(len(shown))) else {}
 
 
-def _kubernetes(found: Found, router: Router | None, notes: Notes) -> dict[str, object]:
+def _kubernetes(found: Found, router: FoundRouter | None, notes: Notes) -> dict[str, object]:
     """What manifests say besides the engines, as `targets.kubernetes`."""
     pods = [engine.pod for engine in found.engines if engine.pod is not None and engine.part != "worker"]
     made: dict[str, object] = {"flavour": _flavour(pods, notes)}

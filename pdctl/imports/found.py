@@ -23,7 +23,7 @@ GPU_LISTS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_D
 OF_NODE = (*GPU_LISTS, "NODE_RANK", "RANK", "HOST_IP")
 
 
-class Engine(NamedTuple):
+class FoundEngine(NamedTuple):
     """One command line of an engine, or, in manifests, all that are started by it.
 
     kind: sglang, dynamo or embedded. command: the words that start it, empty for the usual ones. copies: instances,
@@ -59,7 +59,7 @@ class Engine(NamedTuple):
         return self.flags.number("node-rank")
 
 
-class Router(NamedTuple):
+class FoundRouter(NamedTuple):
     """kind: sglang-router, smg, mini-lb, pdctl or dynamo. `listed`: workers by role, in order."""
 
     kind: str
@@ -74,8 +74,8 @@ class Router(NamedTuple):
 class Found(NamedTuple):
     """`sections`: what the form of a file decides besides roles and router, in the topology's own keys."""
 
-    engines: tuple[Engine, ...]
-    routers: tuple[Router, ...]
+    engines: tuple[FoundEngine, ...]
+    routers: tuple[FoundRouter, ...]
     sections: Mapping[str, object]
     form: str  # script | compose | recipe | kubernetes
 

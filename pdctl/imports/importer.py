@@ -10,7 +10,7 @@ from pdctl.engines.versions import NEWEST, SGLANG, spell
 from pdctl.errors import PdctlError, TopologyError, UsageError
 from pdctl.imports import document, started
 from pdctl.imports.document import draft
-from pdctl.imports.found import ROLES, Engine, Found, Note, Notes, Router, Sort
+from pdctl.imports.found import ROLES, Found, FoundEngine, FoundRouter, Note, Notes, Sort
 from pdctl.layout.planner import plan_topology
 from pdctl.manifests import read
 from pdctl.manifests.command_lines import Flags, parse
@@ -94,8 +94,8 @@ def _name(files: Sequence[str]) -> str:
 def gather(texts: Sequence[tuple[str, str]], known: Mapping[str, str], notes: Notes) -> Found:
     """`texts`: (name, text) of each file; `known`: variables to fill in. UsageError for what is none of the forms."""
     variables = dict(known)
-    engines: list[Engine] = []
-    routers: list[Router] = []
+    engines: list[FoundEngine] = []
+    routers: list[FoundRouter] = []
     sections: dict[str, object] = {}
     forms: list[str] = []
     for name, text in texts:
@@ -123,7 +123,7 @@ def gather(texts: Sequence[tuple[str, str]], known: Mapping[str, str], notes: No
         forms.append(form)
     dynamo = next((engine for engine in engines if engine.kind == "dynamo"), None)
     if dynamo is not None and not routers:
-        routers.append(Router("dynamo", Flags(()), {}, dynamo.place))
+        routers.append(FoundRouter("dynamo", Flags(()), {}, dynamo.place))
     return Found(tuple(engines), tuple(routers), sections, _form_of_all(forms))
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
-from pdctl.imports.found import OF_NODE, PLACEMENT, ROLES, Engine
+from pdctl.imports.found import OF_NODE, PLACEMENT, ROLES, FoundEngine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,12 +27,12 @@ VARIABLE = "give it with --var NAME=VALUE"
 class Instance(NamedTuple):
     """`written`: the command lines there are, node 0 first. `nodes`: of one instance. `copies` None: nobody says."""
 
-    written: tuple[Engine, ...]
+    written: tuple[FoundEngine, ...]
     nodes: int
     copies: int | None
 
     @property
-    def leader(self) -> Engine:
+    def leader(self) -> FoundEngine:
         return self.written[0]
 
     @property
@@ -40,9 +40,9 @@ class Instance(NamedTuple):
         return self.leader.role
 
 
-def instances(engines: Sequence[Engine], notes: Notes) -> tuple[Instance, ...]:
+def instances(engines: Sequence[FoundEngine], notes: Notes) -> tuple[Instance, ...]:
     """In the order written, prefill before decode."""
-    found: list[list[Engine]] = []
+    found: list[list[FoundEngine]] = []
     for engine in engines:
         if not engine.role:
             notes.left_out(engine.place, "an engine without --disaggregation-mode: it is no part of a pair")
@@ -56,7 +56,7 @@ def instances(engines: Sequence[Engine], notes: Notes) -> tuple[Instance, ...]:
     return tuple(sorted(made, key=lambda one: ROLES.index(one.role)))
 
 
-def _together(group: list[Engine], engine: Engine) -> bool:
+def _together(group: list[FoundEngine], engine: FoundEngine) -> bool:
     """Leader and worker of one object; or further nodes that meet at the same address."""
     first = group[0]
     if first.role != engine.role or (first.pod is None) != (engine.pod is None):
@@ -70,7 +70,7 @@ def _together(group: list[Engine], engine: Engine) -> bool:
     return same and engine.node not in [each.node for each in group]
 
 
-def _instance(group: list[Engine], notes: Notes) -> Instance:
+def _instance(group: list[FoundEngine], notes: Notes) -> Instance:
     ordered = sorted(group, key=lambda each: (each.part == "worker", each.node or 0))
     leader = ordered[0]
     nodes = leader.nodes or leader.number("nnodes") or 1
@@ -88,7 +88,7 @@ def _instance(group: list[Engine], notes: Notes) -> Instance:
     return Instance(tuple(ordered), nodes, leader.copies)
 
 
-def _compare(leader: Engine, other: Engine, notes: Notes) -> None:
+def _compare(leader: FoundEngine, other: FoundEngine, notes: Notes) -> None:
     """One instance starts with one set of flags: whatever differs, two ranks read differently."""
     which = f"node {other.node}" if other.node is not None else "the workers"
     for name, one, two in differences(leader, other, {*PLACEMENT} - {"nnodes", "disaggregation-bootstrap-port"}):
@@ -112,7 +112,7 @@ def _compare(leader: Engine, other: Engine, notes: Notes) -> None:
         notes.suspect(f"{file}:{line.line}", text)
 
 
-def differences(one: Engine, two: Engine, besides: Iterable[str]) -> list[tuple[str, str, str]]:
+def differences(one: FoundEngine, two: FoundEngine, besides: Iterable[str]) -> list[tuple[str, str, str]]:
     """(flag, value of one, value of two) where they differ; "" where a flag is not given, "given" without a value."""
     names = dict.fromkeys(flag.name for engine in (one, two) for flag in engine.flags.given)
     found = []
@@ -125,7 +125,7 @@ def differences(one: Engine, two: Engine, besides: Iterable[str]) -> list[tuple[
     return found
 
 
-def said(engine: Engine, name: str) -> str:
+def said(engine: FoundEngine, name: str) -> str:
     flag = engine.flags.find(name)
     return "" if flag is None else " ".join(flag.values) or "given"
 
@@ -133,7 +133,7 @@ def said(engine: Engine, name: str) -> str:
 class Settings(NamedTuple):
     """`flags` without those of a node; `engine` is the one whose values are taken where the others differ."""
 
-    engine: Engine
+    engine: FoundEngine
     flags: Mapping[str, Flag]
     env: Mapping[str, str]
 
@@ -168,7 +168,7 @@ def one_setting(found: Sequence[Instance], notes: Notes) -> Settings:
     return Settings(engine, flags, _env(found, engine, notes))
 
 
-def _env(found: Sequence[Instance], engine: Engine, notes: Notes) -> dict[str, str]:
+def _env(found: Sequence[Instance], engine: FoundEngine, notes: Notes) -> dict[str, str]:
     file = engine.place.rpartition(":")[0]
     kept: dict[str, str] = {}
     secret = {said.name for each in (engine.pod.containers if engine.pod is not None else ()) for said in each.secrets}

@@ -12,7 +12,7 @@ from pdctl.imports.found import GPU_LISTS, ROLES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pdctl.imports.found import Engine, Notes, Router
+    from pdctl.imports.found import FoundEngine, FoundRouter, Notes
     from pdctl.imports.instances import Instance
     from pdctl.manifests.command_lines import Listed
 
@@ -41,7 +41,7 @@ def address(url: str) -> tuple[str, int | None]:
     return ("" if SELF.fullmatch(host) else host), numerals.port(port)
 
 
-def seats(found: Sequence[Instance], routers: Sequence[Router], form: str, notes: Notes) -> tuple[Seat, ...]:
+def seats(found: Sequence[Instance], routers: Sequence[FoundRouter], form: str, notes: Notes) -> tuple[Seat, ...]:
     """One for every instance: as many as copies are wanted, or as the router lists."""
     placed: list[Seat] = []
     for role in ROLES:
@@ -86,13 +86,13 @@ def _on_hosts_of_their_own(placed: list[Seat], notes: Notes) -> list[Seat]:
     return [seat._replace(host=f"{seat.instance.role}-{number}") for number, seat in enumerate(placed)]
 
 
-def _shares(leader: Engine) -> bool:
+def _shares(leader: FoundEngine) -> bool:
     """It is told which of a host's GPUs are its own, or needs none."""
     shown = next((leader.env[name].value for name in GPU_LISTS if name in leader.env), None)
     return leader.kind == EMBEDDED or bool(leader.number("base-gpu-id")) or (shown or "0")[0] != "0"
 
 
-def _note_bootstrap_port(each: Listed, leader: Engine | None, notes: Notes) -> None:
+def _note_bootstrap_port(each: Listed, leader: FoundEngine | None, notes: Notes) -> None:
     """What the router is told of a prefill's bootstrap port: pdctl tells it anew, so a mistake ends here."""
     place = each.evidence.partition(": ")[0]
     own = leader.number(BOOTSTRAP_FLAG) if leader is not None else None
@@ -155,7 +155,7 @@ def _by_address(role: str, mine: list[Instance], urls: list[Listed], notes: Note
         yield Seat(like, address(each.url)[0])
 
 
-def _own(leader: Engine) -> str:
+def _own(leader: FoundEngine) -> str:
     """The address to meet at, or to listen on."""
     for name in ("dist-init-addr", "host"):
         flag = leader.flags.find(name)

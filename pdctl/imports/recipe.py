@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines.kinds import RELEASED, RELEASED_ROUTER
 from pdctl.errors import UsageError
-from pdctl.imports.found import ROLES, Engine, Found, Router
+from pdctl.imports.found import ROLES, Found, FoundEngine, FoundRouter
 from pdctl.manifests.command_lines import ALIASES, Flag, Flags
 from pdctl.manifests.lenient_yaml import documents, get, items, line, number, pairs, text
 from pdctl.manifests.manifest import SaidSetting
@@ -53,7 +53,7 @@ def read(body: str, name: str, known: Mapping[str, str], notes: Notes) -> Found:
     return Found(engines, (_router(document, name, notes),), _sections(document, name, notes), "recipe")
 
 
-def _engine(document: Node | None, role: str, file: str, known: Mapping[str, str], notes: Notes) -> Engine:
+def _engine(document: Node | None, role: str, file: str, known: Mapping[str, str], notes: Notes) -> FoundEngine:
     config = get(document, "backend", "sglang_config", role)
     resources = get(document, "resources")
     place = f"{file}:{line(config)}"
@@ -71,7 +71,7 @@ def _engine(document: Node | None, role: str, file: str, known: Mapping[str, str
         notes.assumed(place, f"tp {each} of a {role}: the GPUs of one worker")
         flags = Flags((*flags.given, Flag("tp-size", (str(max(each, 1)),), place)))
     environment = get(document, "backend", f"{role}_environment")
-    return Engine(
+    return FoundEngine(
         role=role,
         kind="dynamo" if _frontend(document) == "dynamo" else RELEASED,
         flags=flags,
@@ -105,7 +105,7 @@ def _flag(key: str, value: Node, file: str, known: Mapping[str, str]) -> Flag | 
     return Flag(name, values, f"{file}:{line(value)}")
 
 
-def _router(document: Node | None, file: str, notes: Notes) -> Router:
+def _router(document: Node | None, file: str, notes: Notes) -> FoundRouter:
     frontend = get(document, "frontend")
     kind = _frontend(document)
     place = f"{file}:{line(frontend) or 1}"
@@ -117,7 +117,7 @@ def _router(document: Node | None, file: str, notes: Notes) -> Router:
         said = get(frontend, key)
         if said is not None and text(said) not in ("false", "0"):
             notes.left_out(f"{file}:{line(said)}", f"{key}: pdctl starts one router")
-    return Router(
+    return FoundRouter(
         RELEASED_ROUTER if kind == RELEASED else kind, Flags((*flags, Flag("port", (str(ROUTER),), place))), {}, place
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
 from pdctl.engines.kinds import EMBEDDED, ENGINES, RELEASED, RELEASED_ROUTER, ROUTERS
-from pdctl.engines.routers import arguments as routers
+from pdctl.engines.routers import router_flags as routers
 from pdctl.engines.sglang.arguments import arguments
 from pdctl.imports.found import bare
 from pdctl.imports.instances import VARIABLE, scalar, values
@@ -18,7 +18,7 @@ from pdctl.topology.owned_flags import ENGINE_OWNED, ROUTER_OWNED
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pdctl.imports.found import Notes, Router
+    from pdctl.imports.found import FoundRouter, Notes
     from pdctl.imports.instances import Settings
     from pdctl.topology.model import FlagValue
 
@@ -218,7 +218,7 @@ def release(both: Mapping[str, Settings]) -> str | None:
     return None
 
 
-def router(one: Router | None, notes: Notes) -> Section:
+def router(one: FoundRouter | None, notes: Notes) -> Section:
     if one is None:
         notes.assumed("", "router: none is started here, so pdctl's own on port 8000")
         return {}
@@ -237,7 +237,7 @@ def router(one: Router | None, notes: Notes) -> Section:
     return found
 
 
-def _router_args(one: Router, kind: str, notes: Notes) -> dict[str, FlagValue]:
+def _router_args(one: FoundRouter, kind: str, notes: Notes) -> dict[str, FlagValue]:
     """What no key of `router` decides; a topology lists its servers itself, so nothing has to be discovered."""
     known = routers.arguments(kind)
     found: dict[str, FlagValue] = {}
@@ -254,7 +254,7 @@ def _router_args(one: Router, kind: str, notes: Notes) -> dict[str, FlagValue]:
     return found
 
 
-def _where(one: Router, found: Section, notes: Notes) -> None:
+def _where(one: FoundRouter, found: Section, notes: Notes) -> None:
     host, port = one.flags.find("host"), one.flags.find("port")
     said = one.flags.text("host")
     if said:
@@ -270,7 +270,7 @@ def _where(one: Router, found: Section, notes: Notes) -> None:
         found["port"] = usual
 
 
-def _policies(one: Router, kind: str, found: Section, notes: Notes) -> None:
+def _policies(one: FoundRouter, kind: str, found: Section, notes: Notes) -> None:
     for name in ("policy", "prefill-policy", "decode-policy"):
         flag = one.flags.find(name)
         said = str(scalar(one.flags.text(name) or "")) or (ROUTERS[kind].default_policy if name == "policy" else "")

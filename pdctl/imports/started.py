@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines.kinds import MODULES
 from pdctl.engines.sglang.arguments import arguments
-from pdctl.imports.found import ROLES, Engine, Router
+from pdctl.imports.found import ROLES, FoundEngine, FoundRouter
 from pdctl.manifests.command_lines import Flags, in_full, parse, program, worker
 from pdctl.manifests.manifest import SCRIPT, SaidSetting
 
@@ -35,7 +35,7 @@ class Start(NamedTuple):
     program: ServerProgram
 
 
-def engines(manifest: Manifest, known: Mapping[str, str], notes: Notes) -> Iterator[Engine]:
+def engines(manifest: Manifest, known: Mapping[str, str], notes: Notes) -> Iterator[FoundEngine]:
     for pod in manifest.pods:
         for container in pod.containers:
             found = program(container.argv)
@@ -43,7 +43,7 @@ def engines(manifest: Manifest, known: Mapping[str, str], notes: Notes) -> Itera
                 yield _engine(Start(pod, container, found), known, notes)
 
 
-def routers(manifest: Manifest, known: Mapping[str, str], notes: Notes) -> Iterator[Router]:
+def routers(manifest: Manifest, known: Mapping[str, str], notes: Notes) -> Iterator[FoundRouter]:
     for pod in manifest.pods:
         for container in pod.containers:
             found = program(container.argv)
@@ -51,13 +51,13 @@ def routers(manifest: Manifest, known: Mapping[str, str], notes: Notes) -> Itera
                 yield _router(Start(pod, container, found), known, notes)
 
 
-def _engine(start: Start, known: Mapping[str, str], notes: Notes) -> Engine:
+def _engine(start: Start, known: Mapping[str, str], notes: Notes) -> FoundEngine:
     pod, container, found = start
     command, head_env, image = _head(start, notes)
     flags = _flags(start, known)
     env = {said.name: said for said in (*head_env, *container.env)}
     mode = flags.text("disaggregation-mode") or ""
-    return Engine(
+    return FoundEngine(
         role=mode if mode in ROLES else "",
         kind=found.kind,
         flags=flags,
@@ -74,12 +74,12 @@ def _engine(start: Start, known: Mapping[str, str], notes: Notes) -> Engine:
     )
 
 
-def _router(start: Start, known: Mapping[str, str], notes: Notes) -> Router:
+def _router(start: Start, known: Mapping[str, str], notes: Notes) -> FoundRouter:
     pod, container, found = start
     command, _, image = _head(start, notes)
     flags = _flags(start, known)
     old = flags.find("prefill-bootstrap-ports")
-    return Router(
+    return FoundRouter(
         kind=found.kind,
         flags=flags,
         listed={role: tuple(_listed(flags, role, old if role == "prefill" else None)) for role in ROLES},

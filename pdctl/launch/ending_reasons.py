@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pdctl import thread_death
-from pdctl.engines.row import Level
+from pdctl.engines.base import Level
 from pdctl.engines.sign import Sign
 from pdctl.errors import ExitCode, limit_reached
 from pdctl.launch.log_tail import PROBE, last_lines

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from pdctl.engines import start_lines
+from pdctl.engines.adapters import literal
 from pdctl.engines.sign import Sign
 from pdctl.errors import LimitError
 from pdctl.fleet import bootstrap_probe, canary_probe, http_client, router_probe
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PROMPT = Prompt("Hello", tokens=2)
 AT_ONCE = 8
-LISTENS_LINE, WEIGHTS_LINE, READY_LINE = map(start_lines.words, (Sign.LISTENS, Sign.WEIGHTS_LOADED, Sign.READY))
+LISTENS_LINE, WEIGHTS_LINE, READY_LINE = map(literal, (Sign.LISTENS, Sign.WEIGHTS_LOADED, Sign.READY))
 EAGER = 0.1  # seconds between looks while a start is young
 EAGER_FOR = 20.0
 PROBE = 2.0  # seconds one probe may take

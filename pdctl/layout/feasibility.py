@@ -37,7 +37,7 @@ def check(
     found = list(_findings(shape, version, model, redundant_experts))
     if not found:
         return ()
-    from pdctl.engines.sglang.rules import rule  # late: a shape that works needs no words about it
+    from pdctl.engines.sglang.refusals import rule  # late: a shape that works needs no words about it
 
     return tuple(
         Problem(code, explain(code, what, version, engine)) for code, what in found if rule(code, version) is not None
@@ -46,7 +46,7 @@ def check(
 
 def explain(code: str, what: str, version: Version, engine: str = RELEASED) -> str:
     """`what` with the rule in SGLang's terms, the release, and how that release answers."""
-    from pdctl.engines.sglang.rules import Enforced, rule  # late, as above
+    from pdctl.engines.sglang.refusals import Enforced, rule  # late, as above
 
     row = rule(code, version)
     if row is None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines.kinds import EMBEDDED, RELEASED
 from pdctl.engines.sglang.agreement import common_page_size
-from pdctl.engines.sglang.ports import LAST_PORT
-from pdctl.engines.sglang.rules import ALL_CP_RANKS_ENV, HETEROGENEOUS_TP, STAGING_ENV, STAGING_SPAN, rule
+from pdctl.engines.sglang.endpoints import LAST_PORT
+from pdctl.engines.sglang.refusals import ALL_CP_RANKS_ENV, HETEROGENEOUS_TP, STAGING_ENV, STAGING_SPAN, rule
 from pdctl.layout import commands
 from pdctl.layout.assembly import Bases, lay_out
 from pdctl.layout.feasibility import check, explain, nearest

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines.kinds import EMBEDDED
-from pdctl.engines.routers import arguments as routers
+from pdctl.engines.routers import router_flags as routers
 from pdctl.engines.sglang.arguments import argument, choices, gap
 from pdctl.engines.sglang.behaviour import MOE_DENSE_TP_MAY_BE_TP
-from pdctl.engines.sglang.rules import rule
+from pdctl.engines.sglang.refusals import rule
 from pdctl.engines.versions import spell
 from pdctl.errors import UsageError
 from pdctl.layout.feasibility import explain

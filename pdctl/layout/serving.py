@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines.sglang.ports import (
+from pdctl.engines.sglang.endpoints import (
     BASE_FALLBACK,
     DIST_FALLBACK,
     DIST_OFFSET,

@@ -13,8 +13,8 @@ from pdctl.logs.scan import words_before_room
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from pdctl.engines.base import Row
     from pdctl.engines.identify import Identity
-    from pdctl.engines.row import Row
     from pdctl.logs.room_scan import RoomScanResult, RoomScanTask
 
 _DEBUG = "--log-level debug"

@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import prefix
-from pdctl.engines.wrapping import COLOUR
+from pdctl.engines.prefix import COLOUR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines.wrapping import COLOUR
+from pdctl.engines.prefix import COLOUR
 from pdctl.logs.blocks import LineNumbers
 from pdctl.logs.merged_stream import LIMIT, SourceLines, StreamSource, lines_of
 from pdctl.logs.part import open_part

@@ -10,7 +10,7 @@ from pdctl.engines import numerals
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pdctl.engines.row import Row
+    from pdctl.engines.base import Row
     from pdctl.engines.sign import Phase, Sign
 
 

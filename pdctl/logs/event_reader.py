@@ -6,8 +6,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pdctl.engines.adapters import speaks
+from pdctl.engines.base import Level, Row, Speaker
 from pdctl.engines.prefix import split
-from pdctl.engines.row import Level, Row, Speaker
 from pdctl.engines.speech import Said, Speech
 from pdctl.logs.event import Event, Place
 from pdctl.logs.line_repair import split_joined_lines

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from pdctl.engines.base import Row, Speaker
     from pdctl.engines.identify import Identity
-    from pdctl.engines.row import Row, Speaker
     from pdctl.engines.speech import Speech
     from pdctl.logs.all_rooms import RoomSeen, ScannedPart
     from pdctl.logs.clock import Clock, Instant

@@ -8,7 +8,7 @@ from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
 from pdctl.engines.prefix import SGLANG, Stamp, cut, split
-from pdctl.engines.routers import worker_lists
+from pdctl.engines.routers import sglang_router
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -49,11 +49,11 @@ def rejoined_lists(raws: Iterable[RawLine]) -> Iterator[RawLine]:
         raw = ahead.popleft() if ahead else next(source, None)
         if raw is None:
             return
-        if not worker_lists.opens(raw.line):
+        if not sglang_router.opens_list(raw.line):
             yield raw
             continue
-        ahead.extend(islice(source, worker_lists.LINES - 1 - len(ahead)))
-        whole, taken = worker_lists.join([raw.line, *(one.line for one in ahead)])
+        ahead.extend(islice(source, sglang_router.LIST_LINES - 1 - len(ahead)))
+        whole, taken = sglang_router.join_list([raw.line, *(one.line for one in ahead)])
         for _ in range(taken - 1):
             ahead.popleft()
         yield raw._replace(line=whole)

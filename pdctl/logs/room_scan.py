@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterator
 
-    from pdctl.engines.row import Row, Speaker
+    from pdctl.engines.base import Row, Speaker
     from pdctl.logs.part import LogPart
 
 RECORD = struct.Struct("<QddQI")  # room, first (inf: untimed), last (-inf: untimed), kinds (one bit each), lines

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from concurrent.futures import Future
 
-    from pdctl.engines.row import Row
+    from pdctl.engines.base import Row
     from pdctl.logs.blocks import Block
     from pdctl.logs.part import LogPart, Note
     from pdctl.logs.source import Log

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pdctl.engines.routers.worker_lists import BYTES as LIST
-from pdctl.engines.routers.worker_lists import opens
+from pdctl.engines.routers.sglang_router import LIST_BYTES as LIST
+from pdctl.engines.routers.sglang_router import opens_list
 from pdctl.engines.sign import Sign
 from pdctl.logs import window
 from pdctl.logs.blocks import SIZE, Buffer, LazyPlace, LineNumbers
@@ -16,7 +16,7 @@ from pdctl.logs.scan import ByteSpan, RawLine, SearchTerm, find, search
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pdctl.engines.row import Row
+    from pdctl.engines.base import Row
     from pdctl.logs.event import Event
     from pdctl.logs.event_reader import EventReader
     from pdctl.logs.part import LogPart
@@ -65,7 +65,7 @@ class StartsAndEnds:
         return log_end((event for raw in raws for event in reader.known(raw)), last)
 
     def _begins(self, log: Log, raw: RawLine) -> bool:
-        if opens(raw.line):
+        if opens_list(raw.line):
             behind = window.lines(raw.part, raw.place.offset, raw.place.offset + LIST, self._lines(raw.part))
             raw = next(rejoined_lists(behind), raw)
         return any(event.proves(Sign.STARTED) for event in self._reader(log).known(raw))

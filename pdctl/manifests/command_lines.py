@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
 from pdctl.engines.kinds import COMMAND_LINES, RELEASED, ROUTERS
-from pdctl.engines.routers import arguments as routers
+from pdctl.engines.routers import router_flags as routers
 from pdctl.engines.sglang import arguments as sglang
 
 if TYPE_CHECKING:

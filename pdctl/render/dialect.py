@@ -14,9 +14,9 @@ from pdctl.render.term import as_json, elided
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pdctl.engines.base import Row
     from pdctl.engines.identify import Identity
-    from pdctl.engines.row import Row
-    from pdctl.engines.survey import Survey
+    from pdctl.engines.speech import Survey
     from pdctl.engines.versions import Release, Span, Version
     from pdctl.render.term import Term
 

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from pdctl.engines.kinds import EMBEDDED
-from pdctl.engines.sglang.ports import EPHEMERAL
+from pdctl.engines.sglang.endpoints import EPHEMERAL
 from pdctl.layout.plan_document import shell_line, shell_words
 from pdctl.render.columns import prose, spans, table
 

@@ -6,12 +6,12 @@ import sys
 
 from pdctl import lifeline
 from pdctl.errors import PdctlError
-from pdctl.router import command_line, log
+from pdctl.router import log, router_args
 from pdctl.router.router_process import run
 
 
 def main() -> int:
-    chosen = command_line.parse(sys.argv[1:])
+    chosen = router_args.parse(sys.argv[1:])
     lifeline.hold()
     log.configure(chosen.log_level)
     try:

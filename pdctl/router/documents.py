@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.router.registry import BreakerState, Registry, Worker, WorkerPair, WorkerRole
-from pdctl.router.rehearsal import KEY
+from pdctl.router.router_args import KEY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.router.log import logger
 from pdctl.router.registry import PortSource, Registry, Worker, WorkerFacts, WorkerRole
-from pdctl.router.rehearsal import misleads
-from pdctl.router.router_args import BootstrapCheck, Origin, RouterArgs
+from pdctl.router.router_args import BootstrapCheck, Origin, RouterArgs, misleads
 from pdctl.router.upstream import ConnectionPool, RouterExhausted, Unreachable, UpstreamError, ask
 from pdctl.thread_death import guard_task
 

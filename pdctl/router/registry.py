@@ -10,8 +10,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from pdctl.router.log import logger
-from pdctl.router.rehearsal import misleads
 from pdctl.router.room_ledger import PairStats
+from pdctl.router.router_args import misleads
 from pdctl.router.upstream import ConnectionPool
 
 if TYPE_CHECKING:

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 from pdctl import open_files
 from pdctl.errors import LaunchError
 from pdctl.http_auth import SIGNATURE, AccessLevel, Gate, Keys
-from pdctl.router import rehearsal
-from pdctl.router.dispatch import Dispatcher
+from pdctl.router.dispatch import Chooser, Dispatcher, make_policy
 from pdctl.router.listener import ClientLimits, files_for
 from pdctl.router.log import logger
 from pdctl.router.manage import Management, refuse_method
 from pdctl.router.monitor import Monitor
-from pdctl.router.policy import Chooser, Policy, make
 from pdctl.router.registry import PortSource, Registry, WorkerRole
 from pdctl.router.room_ledger import RoomLedger, RouterStats
+from pdctl.router.router_args import RouterArgs, misled, start_lines
 from pdctl.router.server import ClientServer, Screened
 from pdctl.thread_death import guard_threads
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from pdctl.router.exchange import Exchange
-    from pdctl.router.router_args import RouterArgs
     from pdctl.router.upstream import Headers
 
 ROUTES = {path.encode(): path for path in ("/generate", "/v1/chat/completions", "/v1/completions")}
@@ -49,8 +47,8 @@ class RouterProcess:
         limits = ClientLimits.of(args, files)
         self._shortage = limits.shortage(args, files)
         self._server = ClientServer(limits, self._handle, self._screen, self.lose)
-        roles = (make_policy(args, WorkerRole.PREFILL), make_policy(args, WorkerRole.DECODE))
-        self._dispatcher = Dispatcher(args, self._registry, Chooser(*roles), self._ledger, self._stats, self.lose)
+        chooser = Chooser(make_policy(args, WorkerRole.PREFILL), make_policy(args, WorkerRole.DECODE))
+        self._dispatcher = Dispatcher(args, self._registry, chooser, self._ledger, self._stats, self.lose)
         self._gate = Gate(Keys(args.api_key, args.admin_api_key, args.secret))
         self._management = Management(
             args, self._registry, self._monitor, self._ledger, self._stats, self._server, self._gate
@@ -67,9 +65,9 @@ class RouterProcess:
             raise LaunchError(text, "free the port or choose another with --port") from None
         if self._shortage:
             logger.warning("%s", self._shortage)
-        prefills = rehearsal.misled(args)
+        prefills = misled(args)
         if args.rehearse:
-            loud, real = rehearsal.start_lines(args)
+            loud, real = start_lines(args)
             logger.warning("%s", loud)
             logger.info("%s", real)
         for role, workers in ((WorkerRole.PREFILL, prefills), (WorkerRole.DECODE, args.decode)):
@@ -204,17 +202,6 @@ def level(exchange: Exchange) -> AccessLevel:
         return AccessLevel.ABORT
     changes = exchange.path.startswith(b"/workers") and exchange.method not in (b"GET", b"HEAD")
     return AccessLevel.ADMIN if changes or exchange.path == b"/flush_cache" else AccessLevel.CLIENT
-
-
-def make_policy(args: RouterArgs, role: WorkerRole) -> Policy:
-    own = args.prefill_policy if role is WorkerRole.PREFILL else args.decode_policy
-    return make(
-        own or args.policy,
-        prefill=role is WorkerRole.PREFILL,
-        threshold=args.cache_threshold,
-        abs_threshold=args.balance_abs_threshold,
-        rel_threshold=args.balance_rel_threshold,
-    )
 
 
 def run(args: RouterArgs) -> int:

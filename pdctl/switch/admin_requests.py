@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines.sglang.http import paths
+from pdctl.engines.sglang.endpoints import paths
 from pdctl.errors import NotProbedError, PdctlError
 from pdctl.fleet import bootstrap_probe, http_client, peer_json, router_probe
 from pdctl.fleet.canary_probe import queues

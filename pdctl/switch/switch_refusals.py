@@ -16,7 +16,7 @@ from pdctl.switch.switch_order import PREFILL, ROLES, other
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pdctl.fleet.observations import Engine, Router, RouterWorker
+    from pdctl.fleet.observations import ObservedEngine, ObservedRouter, RouterWorker
     from pdctl.switch.switch_order import SwitchOrder
 
 LOOK = 30.0  # seconds for the whole fleet
@@ -43,7 +43,7 @@ class Member(NamedTuple):
 
     name: str
     url: str
-    engine: Engine
+    engine: ObservedEngine
     listed: tuple[RouterWorker | None, ...]
 
     @property
@@ -87,7 +87,7 @@ class Fleet:
 
     target: Member
     others: tuple[Member, ...]
-    routers: tuple[Router, ...]
+    routers: tuple[ObservedRouter, ...]
 
     def of(self, role: str) -> tuple[Member, ...]:
         return tuple(member for member in self.others if member.role == role)

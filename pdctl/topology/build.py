@@ -20,7 +20,7 @@ from pdctl.topology.model import (
     Router,
     Security,
     Slo,
-    Span,
+    SourceSpan,
     Targets,
     Topology,
     Transfer,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 SHIPPED = ("tiny", "tiny-moe")  # they come with pdctl and go by their bare names
 
 
-def complete(values: Values, spans: Mapping[str, Span], source: str, environ: Mapping[str, str]) -> None:
+def complete(values: Values, spans: Mapping[str, SourceSpan], source: str, environ: Mapping[str, str]) -> None:
     """Fill in what the schema's table leaves to other keys."""
     values["version"] = values["version"] or ""
     values["name"] = values["name"] or _label(Path(source).stem)
@@ -62,7 +62,7 @@ def complete(values: Values, spans: Mapping[str, Span], source: str, environ: Ma
         router["policy"] = policies[0]
 
 
-def build(values: Values, spans: Mapping[str, Span], source: str) -> Topology:
+def build(values: Values, spans: Mapping[str, SourceSpan], source: str) -> Topology:
     readiness, targets = values["readiness"], values["targets"]
     transfer = {
         **values["transfer"],
@@ -109,7 +109,7 @@ def _snake(values: Values) -> dict[str, Any]:
     return {key.replace("-", "_"): value for key, value in values.items()}
 
 
-def _model(values: Values, spans: Mapping[str, Span], environ: Mapping[str, str]) -> None:
+def _model(values: Values, spans: Mapping[str, SourceSpan], environ: Mapping[str, str]) -> None:
     model = values["model"]
     name = model["path"] or "tiny"
     if values["engine"]["kind"] == EMBEDDED and name in SHIPPED:
@@ -124,7 +124,7 @@ def _model(values: Values, spans: Mapping[str, Span], environ: Mapping[str, str]
     model["served-name"] = model["served-name"] or (Path(model["path"]).name if directory else model["path"])
 
 
-def _located(path: str, span: Span | None, environ: Mapping[str, str], always: bool) -> str:
+def _located(path: str, span: SourceSpan | None, environ: Mapping[str, str], always: bool) -> str:
     """A relative path starts at the file it is written in; `org/name` is a Hugging Face id unless `always` a file."""
     if path.startswith("~/") and environ.get("HOME"):
         return environ["HOME"] + path[1:]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pdctl.suggestions import LISTED, hint, nearest
 from pdctl.topology import scalars, units
 from pdctl.topology.diagnostic import Code, Mark, ProblemReport, listing, shown
-from pdctl.topology.model import Span
+from pdctl.topology.model import SourceSpan
 from pdctl.topology.scalars import ScalarSort, expand
 from pdctl.topology.schema import TOPOLOGY, Absent, Key, Required, ValueKind
 from pdctl.topology.yaml_parser import KeyValue, List, Map, Node, Scalar, shape
@@ -49,8 +49,8 @@ class ValueReader:
     """`spans` and `keys` say where each key path's value and key stand; `mistakes.paths` were reported."""
 
     def __init__(self, report: ProblemReport, environ: Mapping[str, str]) -> None:
-        self.spans: dict[str, Span] = {}
-        self.keys: dict[str, Span] = {}
+        self.spans: dict[str, SourceSpan] = {}
+        self.keys: dict[str, SourceSpan] = {}
         self.mistakes = Mistakes(report)
         self._environ = environ
         self._readers: dict[str, Callable[[ValueKind, Node, str], object]] = {
@@ -258,7 +258,7 @@ class Mistakes:
 
     def __init__(self, report: ProblemReport) -> None:
         self.paths: set[str] = set()
-        self.over: Span | None = None
+        self.over: SourceSpan | None = None
         self._report = report
 
     def fail(self, code: Code, node: Node, path: str, message: str, fix: str = "") -> type[Broken]:
@@ -291,7 +291,7 @@ class Mistakes:
         self._report.add(Code.UNKNOWN_KEY, message, [(entry.key, label)], fix)
         return near
 
-    def missing_key(self, key: Key, path: str, table: str, place: Span) -> None:
+    def missing_key(self, key: Key, path: str, table: str, place: SourceSpan) -> None:
         self.paths.add(path)
         sole = key.kind.name == "choice" and len(key.kind.choices) == 1
         fix = f"write `{key.name}: {key.kind.choices[0]}`" if sole else f"write `{key.name}: …`, {key.doc}"
@@ -319,7 +319,7 @@ class Mistakes:
         span = node.span
         for fault in expanded.faults:
             at = span.lines[span.line - 1].find(fault.fragment, span.column - 1) + 1
-            place = Span(span.file, span.line, at, at + len(fault.fragment), span.lines) if at else span
+            place = SourceSpan(span.file, span.line, at, at + len(fault.fragment), span.lines) if at else span
             self._report.add(fault.code, fault.message, [(place, "")], fault.help)
         if expanded.faults:
             self.paths.add(path)

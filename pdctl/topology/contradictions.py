@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pdctl.topology.diagnostic import Mark
-    from pdctl.topology.model import Flags, Role, Span, Topology
+    from pdctl.topology.model import Flags, Role, SourceSpan, Topology
 
 LAST_PORT = 65535
 
@@ -25,11 +25,11 @@ class WrittenTopology(NamedTuple):
     """`keys`: where each key path's key stands. `broken`: the paths already reported; their rules keep silent."""
 
     topology: Topology
-    keys: Mapping[str, Span]
+    keys: Mapping[str, SourceSpan]
     broken: frozenset[str]
 
     @property
-    def spans(self) -> Mapping[str, Span]:
+    def spans(self) -> Mapping[str, SourceSpan]:
         """Where each key path's value stands; defaulted ones are absent."""
         return self.topology.spans
 
@@ -221,7 +221,7 @@ def pools(written: WrittenTopology) -> Iterator[Diagnostic]:
                 yield _no_pool(written, path, name, written.keys[f"{path}.{name}"], names)
 
 
-def _no_pool(written: WrittenTopology, path: str, name: str, place: Span, names: list[str]) -> Diagnostic:
+def _no_pool(written: WrittenTopology, path: str, name: str, place: SourceSpan, names: list[str]) -> Diagnostic:
     marks = ((place, ""), *places(written.keys, ("pools", "the pools are defined here")))
     near = nearest(name, names)
     marks = ((place, f"did you mean `{near}`?"), *marks[1:]) if near else marks

@@ -6,12 +6,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.errors import TopologyError
-from pdctl.topology.model import Span
+from pdctl.topology.model import SourceSpan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-Mark = tuple[Span, str]  # a place, and what is to be said about it
+Mark = tuple[SourceSpan, str]  # a place, and what is to be said about it
 
 
 class Code(str, Enum):
@@ -116,6 +116,6 @@ def listing(names: Iterable[str], word: str = "or") -> str:
     return f"{', '.join(quoted[:-1])} {word} {quoted[-1]}"
 
 
-def places(spans: Mapping[str, Span], *wanted: tuple[str, str]) -> tuple[Mark, ...]:
+def places(spans: Mapping[str, SourceSpan], *wanted: tuple[str, str]) -> tuple[Mark, ...]:
     """Marks for those of the wanted (key path, label) that were written down, in the order asked for."""
     return tuple((spans[path], label) for path, label in wanted if path in spans)

@@ -17,7 +17,7 @@ Flags = Mapping[str, FlagValue]  # kebab-case flag → value; True: the bare fla
 Env = Mapping[str, str]
 
 
-class Span(NamedTuple):
+class SourceSpan(NamedTuple):
     """A stretch of one line, 1-based, `end_column` exclusive. `lines` is the whole source, for excerpts."""
 
     file: str
@@ -177,7 +177,7 @@ class Topology(NamedTuple):
     slo: Slo | None
     ignored: tuple[Ignore, ...]
     targets: Targets
-    spans: Mapping[str, Span]
+    spans: Mapping[str, SourceSpan]
 
     @property
     def roles(self) -> tuple[Role, Role]:

@@ -11,7 +11,7 @@ from pdctl.topology.yaml_parser import KeyValue, List, Map, Node, Scalar, YamlTe
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdctl.topology.model import Span
+    from pdctl.topology.model import SourceSpan
 
 SET = "--set"
 
@@ -44,7 +44,7 @@ def assignments(sets: Sequence[str], report: ProblemReport) -> list[Map]:
 
 def _assignment(source: YamlText, number: int, report: ProblemReport) -> Map | None:
     text = source.lines[number]
-    keys: list[tuple[str, Span]] = []
+    keys: list[tuple[str, SourceSpan]] = []
     at = 0
     while match := _SEGMENT.match(text, at):
         keys.append((match[1] or match[2], source.span(number, match.start(), match.end())))
@@ -90,7 +90,7 @@ def _value(source: YamlText, number: int, at: int, report: ProblemReport) -> Nod
     return _placed(node, source, number, at)
 
 
-def _moved(span: Span, source: YamlText, number: int, by: int) -> Span:
+def _moved(span: SourceSpan, source: YamlText, number: int, by: int) -> SourceSpan:
     return source.span(number, span.column - 1 + by, span.end_column - 1 + by)
 
 

@@ -21,7 +21,7 @@ from yaml.events import (
 from yaml.reader import ReaderError
 
 from pdctl.topology.diagnostic import Code, ProblemReport, shown
-from pdctl.topology.model import Span
+from pdctl.topology.model import SourceSpan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,16 +51,16 @@ class YamlText(NamedTuple):
             text = text.replace(line_break, "\n")
         return cls(name, tuple(text.split("\n")))
 
-    def span(self, line: int, column: int, end_column: int) -> Span:
+    def span(self, line: int, column: int, end_column: int) -> SourceSpan:
         """All 0-based here; clamped to the text, so that a mark at the end of the file points at its last line."""
         line = min(line, len(self.lines) - 1)
-        return Span(self.name, line + 1, column + 1, max(end_column, column) + 1, self.lines)
+        return SourceSpan(self.name, line + 1, column + 1, max(end_column, column) + 1, self.lines)
 
 
 class Scalar(NamedTuple):
     """`plain` is unquoted and untagged; `note` tells what `${…}` made of the text."""
 
-    span: Span
+    span: SourceSpan
     text: str
     plain: bool = True
     note: str = ""
@@ -77,20 +77,20 @@ class Scalar(NamedTuple):
 
 
 class List(NamedTuple):
-    span: Span
+    span: SourceSpan
     items: tuple[Node, ...]
 
 
 class KeyValue(NamedTuple):
     """`over` is the place of an earlier value of another shape that this one replaced."""
 
-    key: Span
+    key: SourceSpan
     value: Node
-    over: Span | None = None
+    over: SourceSpan | None = None
 
 
 class Map(NamedTuple):
-    span: Span
+    span: SourceSpan
     entries: dict[str, KeyValue]
 
 
@@ -166,7 +166,7 @@ class _Builder:
             self._report.add(Code.MANY_DOCUMENTS, "a topology is one document", [mark], "keep one of them in this file")
         return node
 
-    def _at(self, start: Event, end: Event) -> Span:
+    def _at(self, start: Event, end: Event) -> SourceSpan:
         """From the start of one event to the end of another, or of the line where they are on different lines."""
         line, column = _place(start.start_mark)
         text = self._source.lines[min(line, len(self._source.lines) - 1)]

@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals, phrases
-from pdctl.engines.row import Level
-from pdctl.engines.sglang.http import FAKE_HOST
+from pdctl.engines.base import Level
+from pdctl.engines.sglang.endpoints import FAKE_HOST
 from pdctl.engines.sign import Phase, Sign
 from pdctl.logs.starts_and_ends import is_ordered_end
 from pdctl.trace.observed_deployment import HostPort, parse_address

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import Severity, fill
-from pdctl.engines.row import Level
+from pdctl.engines.base import Level
 from pdctl.trace.case import missed_url
 from pdctl.trace.diagnosis import DeploymentFinding, Diagnosis, EffectLines, RoomTally, SourceKind
 from pdctl.trace.observed_deployment import SEPARATE, parse_address, router_command, sent_address
@@ -32,8 +32,8 @@ from pdctl.trace.verdict import LOG_REQUESTS, TIME_STATS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pdctl.engines.identify import Target
-    from pdctl.engines.row import Row
+    from pdctl.engines.base import Row
+    from pdctl.engines.identify import ListedPrefill
     from pdctl.logs.event import Event
     from pdctl.logs.library import Library
     from pdctl.trace.diagnosis import Death, LogSource
@@ -242,7 +242,7 @@ def _misrouted_by(router: RouterWorkers, deployment: ObservedDeployment) -> Iter
         yield _misrouting(router, target, owner, dialled, deployment)
 
 
-def _dialled(target: Target, deployment: ObservedDeployment) -> int | None:
+def _dialled(target: ListedPrefill, deployment: ObservedDeployment) -> int | None:
     """The port every decode dials for this prefill; None where they differ or do not say."""
     if target.port is not None:
         return target.port
@@ -251,7 +251,7 @@ def _dialled(target: Target, deployment: ObservedDeployment) -> int | None:
 
 
 def _misrouting(
-    router: RouterWorkers, target: Target, owner: ObservedInstance, dialled: int, deployment: ObservedDeployment
+    router: RouterWorkers, target: ListedPrefill, owner: ObservedInstance, dialled: int, deployment: ObservedDeployment
 ) -> DeploymentFinding:
     address = sent_address(target, dialled)
     other = deployment.bootstrap_owner(address) if address is not None else None

@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 
 from pdctl.engines import numerals
 from pdctl.engines.adapters import adapter
-from pdctl.engines.routers.adapters import SGLANG_ROUTER
+from pdctl.engines.routers.router_adapters import SGLANG_ROUTER
 from pdctl.engines.sign import Sign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pdctl.engines.identify import Identity, Target
+    from pdctl.engines.identify import Identity, ListedPrefill
     from pdctl.logs.event import Event
     from pdctl.logs.library import Library
     from pdctl.logs.source import Log
@@ -217,7 +217,7 @@ class RouterWorkers(NamedTuple):
     """`start`: the line that lists its workers, None when it was not found again. cut: it names not all prefills."""
 
     name: str
-    prefills: tuple[Target, ...]
+    prefills: tuple[ListedPrefill, ...]
     decodes: tuple[str, ...]
     start: Event | None
     cut: bool = False
@@ -278,14 +278,14 @@ def _fuller(one: RouterWorkers, other: RouterWorkers) -> RouterWorkers:
     return one
 
 
-def sent_address(upstream: Target, default_port: int | None) -> HostPort | None:
+def sent_address(upstream: ListedPrefill, default_port: int | None) -> HostPort | None:
     """The router's host and port for this prefill; where it sends a null, the decode puts in its own port."""
     host = parse_address(upstream.url)
     port = upstream.port if upstream.port is not None else default_port
     return None if host is None or port is None else HostPort(host.host, port)
 
 
-def on_hosts_of_their_own(prefills: Iterable[Target]) -> bool | None:
+def on_hosts_of_their_own(prefills: Iterable[ListedPrefill]) -> bool | None:
     """Whether every prefill has a host of its own, as far as the URLs tell; None where a page left them out.
 
     A decode puts its own port behind the host it was sent: a null can lead to another prefill on one host only.

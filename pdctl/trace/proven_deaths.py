@@ -30,7 +30,7 @@ from pdctl.trace.room import Evidence
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pdctl.engines.row import Row
+    from pdctl.engines.base import Row
     from pdctl.logs.event import Event
     from pdctl.logs.library import Library
     from pdctl.trace.observed_deployment import ObservedDeployment, ObservedInstance

@@ -12,7 +12,7 @@ from pdctl.trace.room_events import GENERATES, Conclusion, counts_as_answer, is_
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pdctl.engines.row import Row
+    from pdctl.engines.base import Row
     from pdctl.logs.event import Event
     from pdctl.trace.joins import JoinableRoom
     from pdctl.trace.observed_deployment import ObservedInstance

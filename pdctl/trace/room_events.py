@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
-from pdctl.engines.pdctl.adapter import PREFIX
+from pdctl.engines.pdctl.own_adapters import PREFIX
 from pdctl.engines.sign import Phase, Sign
 from pdctl.logs import scan
 

@@ -6,7 +6,7 @@ from math import isfinite
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines.row import Level
+from pdctl.engines.base import Level
 from pdctl.engines.sign import Sign
 from pdctl.errors import NotFoundError
 from pdctl.logs.event import Event, Place
@@ -26,7 +26,7 @@ from pdctl.trace.verdict import CLIENT_LEFT, LOG_REQUESTS, TIME_STATS, open_unti
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pdctl.engines.row import Row
+    from pdctl.engines.base import Row
     from pdctl.engines.sign import Phase
     from pdctl.logs import all_rooms
     from pdctl.logs.library import Library

@@ -8,7 +8,7 @@ from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import fill
 from pdctl.engines import numerals
 from pdctl.engines.adapters import adapter
-from pdctl.engines.row import Level
+from pdctl.engines.base import Level
 from pdctl.engines.sign import Phase, Sign
 from pdctl.trace.case import NEAR
 from pdctl.trace.causes import (

@@ -31,7 +31,7 @@ import msgspec
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from pdctl.engine.drill.modelled_link import Link, Wire
+from pdctl.engine.drill.modelled_link import ModelledLink, Wire
 from pdctl.engine.drill.rehearsed_parts import ShapedTransport
 from pdctl.engine.kvcache.pool_geometry import Layout, PoolGeometry
 from pdctl.engine.transfer import segment, select
@@ -264,7 +264,7 @@ def shaped(slower: float, rounds: int) -> None:
         for cost in COSTS:
             batch = 0.0
             for inner, lanes in ((real, 0), (fake, 0), *((fake, lanes) for lanes in LANES)):
-                link = Link(rate=USABLE, op=cost, lanes=max(1, lanes))
+                link = ModelledLink(rate=USABLE, op=cost, lanes=max(1, lanes))
                 slow = link.slowed(slower)
                 found = min(send(inner, geometry, slow, pages, lanes) for _ in range(rounds)) / slower
                 paper = arithmetic(tokens, cost, lanes)
@@ -276,7 +276,7 @@ def shaped(slower: float, rounds: int) -> None:
                 times = "".join(f"{value * 1e3:10.2f}" for value in (found, modelled(link, tokens, lanes), paper))
                 name = f"{tokens:5} tokens, {cost * 1e6:3.0f} us, {how:23}"
                 print(f"{name}{times}{found / paper:14.3f}{found / batch:9.1f}", flush=True)
-            tail = exposed(Link(rate=USABLE, op=cost), tokens)
+            tail = exposed(ModelledLink(rate=USABLE, op=cost), tokens)
             print(f"{'':21}{'layers beside compute: tail':33}{tail * 1e3:10.2f}", flush=True)
     print(f"farthest from the paper: {worst:.1%} (goal 10%)")
     real.close()
@@ -297,7 +297,7 @@ class Moment:
         return self.began if self.posting else time.monotonic()
 
 
-def send(inner: Transport, geometry: PoolGeometry, link: Link, pages: np.ndarray, lanes: int) -> float:
+def send(inner: Transport, geometry: PoolGeometry, link: ModelledLink, pages: np.ndarray, lanes: int) -> float:
     """Seconds from the first post to the last arrival. The link has `lanes`; who posts need not be as many threads."""
     clock = Moment()
     transport = ShapedTransport(inner, link, clock)
@@ -317,14 +317,14 @@ def finish(transport: Transport, ops: list[Op]) -> None:
     assert all(op.state == OpState.DONE for op in ops)
 
 
-def modelled(link: Link, tokens: int, lanes: int) -> float:
+def modelled(link: ModelledLink, tokens: int, lanes: int) -> float:
     wire, layer = Wire(link, 0.0), tokens * TOKEN_BYTES
     for size in [layer] * LAYERS if lanes else [layer * LAYERS]:
         wire.begin(size, 1, 0.0)
     return drained(wire)
 
 
-def exposed(link: Link, tokens: int) -> float:
+def exposed(link: ModelledLink, tokens: int) -> float:
     """What is left of the transfer when the last layer has been computed, 20,000 tokens a second."""
     wire, step = Wire(link, 0.0), tokens / COMPUTE / LAYERS
     for layer in range(LAYERS):

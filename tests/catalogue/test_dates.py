@@ -7,21 +7,21 @@ from pdctl.engines import history
 from pdctl.engines.sglang import behaviour
 from pdctl.engines.sglang.arguments import argument, choices
 from pdctl.engines.sglang.bootstrap import ANSWERS
-from pdctl.engines.sglang.faults import FAULTS, Fault
+from pdctl.engines.sglang.faults import FAULTS, KnownFault
 from pdctl.engines.versions import SGLANG, Span, Version, spell
 from tests.cases import for_each
 
 
-def fault(name: str) -> Fault:
+def fault(name: str) -> KnownFault:
     return next(each for each in FAULTS if each.id == name)
 
 
-def until(what: Fault | Span) -> str:
+def until(what: KnownFault | Span) -> str:
     assert what.until is not None
     return spell(what.until)
 
 
-def last(what: Fault) -> str:
+def last(what: KnownFault) -> str:
     return spell(max(version for version in SGLANG if version < what.until and len(version) == 3))
 
 

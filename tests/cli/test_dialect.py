@@ -13,7 +13,7 @@ import pytest
 
 from pdctl.engines.adapters import ROWS
 from pdctl.engines.identify import identify
-from pdctl.engines.survey import survey
+from pdctl.engines.speech import survey
 from pdctl.engines.versions import NEWEST, parse, spell
 from pdctl.engines.vocabulary import speech
 from pdctl.render import dialect as render

@@ -257,5 +257,5 @@ def test_a_shape_alone_loads_no_figures_and_no_topology() -> None:
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True)
     late = {"json", "yaml", "dataclasses", "pdctl.topology", "pdctl.layout.gpu_memory"}
-    late |= {"pdctl.layout.handover", "pdctl.layout.commands", "pdctl.engines.sglang.rules"}
+    late |= {"pdctl.layout.handover", "pdctl.layout.commands", "pdctl.engines.sglang.refusals"}
     assert not set(done.stderr.split()) & late

@@ -13,7 +13,7 @@ from pdctl.doctor import check_run, server_info
 from pdctl.doctor.check import CheckStatus, Facts, Finding
 from pdctl.doctor.live.pair_agreement import ROWS
 from pdctl.engines.sglang import behaviour
-from pdctl.engines.sglang.agreement import Rule
+from pdctl.engines.sglang.agreement import Comparison
 from pdctl.engines.versions import SGLANG, Version, spell
 from tests.cases import for_each
 from tests.doctor.fixtures import recorded as real
@@ -32,7 +32,7 @@ def status(facts: Facts, code: str) -> CheckStatus:
 def test_no_two_rows_with_one_code_and_every_must_has_one() -> None:
     codes = [row.code for row in ROWS if row.code]
     assert len(codes) == len(set(codes))
-    assert all(bool(row.code) is (row.setting.rule is not Rule.MAY_DIFFER) for row in ROWS)
+    assert all(bool(row.code) is (row.setting.rule is not Comparison.MAY_DIFFER) for row in ROWS)
     assert all(row.why for row in ROWS)
 
 

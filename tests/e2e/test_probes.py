@@ -9,7 +9,7 @@ import pytest
 from pdctl.fleet.bootstrap_probe import Claim, probe_bootstraps
 from pdctl.fleet.canary_probe import Side, extras, matrix, queues
 from pdctl.fleet.engine_probe import probe_engines
-from pdctl.fleet.observations import Endpoint, Engine
+from pdctl.fleet.observations import Endpoint, ObservedEngine
 from pdctl.fleet.router_probe import probe_router
 from tests.e2e.conftest import Deployment
 from tests.fleet.conftest import LONG, port_of
@@ -21,7 +21,7 @@ LOOPBACK = "127.0.0.1"
 class Live:
     deployment: Deployment
     endpoints: tuple[Endpoint, ...]
-    engines: tuple[Engine, ...]
+    engines: tuple[ObservedEngine, ...]
 
     @property
     def prefills(self) -> list[Side]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pdctl.engines import history, tables
-from pdctl.engines.routers import arguments as routers
+from pdctl.engines.routers import router_flags as routers
 from pdctl.engines.sglang.arguments import SPELLINGS, SUCCESSORS, argument, arguments, choices, gap
 from pdctl.engines.versions import SGLANG, Release, Version, parse, resolve, spell
 from tests.cases import for_each

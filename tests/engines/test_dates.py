@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines import tables
 from pdctl.engines.adapters import ROWS
-from pdctl.engines.row import Speaker
-from pdctl.engines.sglang.logs import access, transfer_libraries
+from pdctl.engines.base import Speaker
+from pdctl.engines.sglang.logs import health, transfer_libraries
 from pdctl.engines.versions import SGLANG, spell
 from tests.cases import for_each
 from tools.read_release.rows import Templates, cost
@@ -21,11 +21,11 @@ from tools.read_release.tables import path_of, unescape
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdctl.engines.row import Row
+    from pdctl.engines.base import Row
 
 LINES = [row for row in ROWS if row.speaker is Speaker.SGLANG]
 # Not SGLang's own words: uvicorn, aiohttp, urllib3, mooncake, NIXL, UCX, torch, zmq, Python itself.
-FOREIGN = {row.id for row in (*access.ROWS, *transfer_libraries.COMPLAINTS)} | {
+FOREIGN = {row.id for row in (*health.CALLS, *transfer_libraries.COMPLAINTS)} | {
     "uvicorn-running", "process-started", "application-started", "uvicorn-stopping", "process-finished",
     "nixl-agent", "nixl-plugin", "mooncake-tcp-forced", "mooncake-handshake", "mooncake-tcp-port",
     "mooncake-no-local-segment", "bootstrap-request-error", "asgi-exception", "traceback", "traceback-frame",

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pdctl.engines.identify import Identity, Target, identify
-from pdctl.engines.row import Level, Speaker
+from pdctl.engines.base import Level, Speaker
+from pdctl.engines.identify import Identity, ListedPrefill, identify
 from pdctl.engines.versions import (
     OLDEST,
     V0_5_4,
@@ -260,7 +260,7 @@ def test_a_rehearsing_router_counts_for_what_it_sends() -> None:
         speech(),
     )
     assert found.speaker is Speaker.PDCTL_ROUTER
-    assert found.prefills == (Target("http://127.0.0.1:30000", None),)
+    assert found.prefills == (ListedPrefill("http://127.0.0.1:30000", None),)
     assert found.decodes == ("http://127.0.0.1:30002",)
 
 

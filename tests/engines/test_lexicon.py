@@ -7,9 +7,9 @@ from collections import Counter
 
 from pdctl.catalogue import book
 from pdctl.engines.adapters import ROWS
+from pdctl.engines.base import Row, Speaker
 from pdctl.engines.pattern import weaknesses
 from pdctl.engines.prefix import split
-from pdctl.engines.row import Row, Speaker
 from pdctl.engines.speech import heads, lead
 from pdctl.engines.versions import SGLANG
 from pdctl.engines.vocabulary import speech

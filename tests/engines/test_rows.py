@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from pdctl.engines.sglang.arguments import SPELLINGS, words
-from pdctl.engines.sglang.ports import BASE_FALLBACK, PORTS
-from pdctl.engines.sglang.rules import RULES, rule
+from pdctl.engines.sglang.endpoints import BASE_FALLBACK, PORTS
+from pdctl.engines.sglang.refusals import RULES, rule
 from pdctl.engines.versions import SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Version, spell
 from tests.cases import for_each
 

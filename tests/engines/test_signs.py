@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pdctl.engines.adapters import ROWS
-from pdctl.engines.row import Row
+from pdctl.engines.base import Row
 from pdctl.engines.sign import Phase, Sign
 from pdctl.engines.speech import Speech
 from tests.cases import for_each

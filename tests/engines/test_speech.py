@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdctl.engines.adapters import ROWS
-from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.base import Level, Row, Speaker
 from pdctl.engines.sign import Phase
 from pdctl.engines.speech import Said, Speech, heads, lead
 from pdctl.engines.vocabulary import speech

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from pdctl.catalogue import book
-from pdctl.engines.sglang import agreement, bootstrap, http, metrics
+from pdctl.engines.sglang import agreement, bootstrap, endpoints, metrics
 from pdctl.engines.versions import SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Version, spell
 from tests.cases import for_each
 
@@ -22,17 +22,17 @@ def test_every_release_has_one_answer(version: Version) -> None:
         [sent.name for sent in bootstrap.REGISTERED if sent.span.holds(version)],
         [row.key for row in agreement.settings(version)],
         [row.name for row in metrics.METRICS if row.span.holds(version)],
-        [row.name for row in http.BODY if row.span.holds(version)],
+        [row.name for row in endpoints.BODY if row.span.holds(version)],
     ):
         assert [name for name, count in Counter(names).items() if count > 1] == []
     for purpose in ("health", "server_info", "model_info", "generate", "metrics", "abort"):
-        assert http.paths(purpose, version)
+        assert endpoints.paths(purpose, version)
 
 
 def test_every_row_holds_for_some_release() -> None:
     rows = (
-        *http.ROUTES, *http.BODY, *bootstrap.QUERIES, *bootstrap.SHAPE_KEYS, *bootstrap.REGISTERED, *bootstrap.ANSWERS,
-        *agreement.SETTINGS, *metrics.METRICS,
+        *endpoints.ROUTES, *endpoints.BODY, *bootstrap.QUERIES, *bootstrap.SHAPE_KEYS, *bootstrap.REGISTERED,
+        *bootstrap.ANSWERS, *agreement.SETTINGS, *metrics.METRICS,
     )  # fmt: skip
     for row in rows:
         assert any(row.span.holds(version) for version in SGLANG), row
@@ -52,7 +52,7 @@ def test_every_row_holds_for_some_release() -> None:
     ],
 )
 def test_paths(purpose: str, version: Version | None, paths: tuple[str, ...]) -> None:
-    assert http.paths(purpose, version) == paths
+    assert endpoints.paths(purpose, version) == paths
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from pdctl.engines.survey import KEPT, survey
+from pdctl.engines.speech import KEPT, survey
 from pdctl.engines.vocabulary import speech
 from tests.engines.recorded import FILES, lines
 

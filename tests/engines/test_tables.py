@@ -6,8 +6,8 @@ import pytest
 
 from pdctl.engines import history, logged_arguments, tables
 from pdctl.engines.kinds import PREFILL_ONLY, ROUTERS
-from pdctl.engines.routers import arguments as routers
-from pdctl.engines.sglang import agreement, http, metrics
+from pdctl.engines.routers import router_flags as routers
+from pdctl.engines.sglang import agreement, endpoints, metrics
 from pdctl.engines.sglang.bootstrap import SHAPE_KEYS
 from pdctl.engines.versions import SGLANG, Span, parse, spell
 
@@ -28,7 +28,7 @@ def test_a_table_holds_every_release() -> None:
 
 
 def test_rows_that_are_dated_by_a_table_are_in_it() -> None:
-    for route in http.ROUTES:
+    for route in endpoints.ROUTES:
         assert route.path == "/metrics" or history.spans("routes", "server", route.path, route.method), route
     for metric in metrics.METRICS:
         assert not metric.name.startswith("sglang:") or history.spans("metrics", metric.name, metric.type), metric

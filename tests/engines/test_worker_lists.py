@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.engines.identify import Target, identify
-from pdctl.engines.routers.worker_lists import BYTES, LINES, join, opens
+from pdctl.engines.identify import ListedPrefill, identify
+from pdctl.engines.routers.sglang_router import LIST_BYTES, LIST_LINES, join_list, opens_list
 from pdctl.engines.vocabulary import speech
 from tests.cases import for_each
 
@@ -14,21 +14,21 @@ LINE = (
     b'prefill_urls: [("http://10.1.0.1:31000", None), ("http://10.1.0.2:31000", Some(9001))], decode_urls: '
     b'["http://10.1.0.3:31000"], prefill_policy: Some(RoundRobin), decode_policy: None } | policy: RoundRobin'
 )
-PREFILLS = (Target("http://10.1.0.1:31000", None), Target("http://10.1.0.2:31000", 9001))
+PREFILLS = (ListedPrefill("http://10.1.0.1:31000", None), ListedPrefill("http://10.1.0.2:31000", 9001))
 
 
 def unwrapped(lines: list[bytes]) -> list[bytes]:
-    at = next(at for at, line in enumerate(lines) if opens(line))
-    whole, taken = join(lines[at:])
+    at = next(at for at, line in enumerate(lines) if opens_list(line))
+    whole, taken = join_list(lines[at:])
     return [*lines[:at], whole, *lines[at + taken :]]
 
 
 def test_a_whole_line_is_left_alone() -> None:
-    assert not opens(LINE)
-    assert not opens(
+    assert not opens_list(LINE)
+    assert not opens_list(
         b'Starting router on 0.0.0.0:1 | mode: Regular { worker_urls: ["http://10.1.0.1:31000"] } | policy'
     )
-    assert not opens(b"[2026-11-21 02:06:49] Prefill batch, #new-seq: 1")
+    assert not opens_list(b"[2026-11-21 02:06:49] Prefill batch, #new-seq: 1")
 
 
 @for_each("columns", range(40, 240, 7))
@@ -55,8 +55,8 @@ def test_what_follows_is_another_line() -> None:
 
 
 def test_a_list_without_an_end_is_given_up() -> None:
-    lines = [b"prefill_urls: ["] + [b'("http://10.1.0.1:31000", None),'] * (2 * LINES)
-    whole, taken = join(lines)
-    assert taken <= LINES
-    assert len(whole) <= BYTES
-    assert join([b"prefill_urls: [", b"nothing of the kind"] * 3) == (b"prefill_urls: [", 1)
+    lines = [b"prefill_urls: ["] + [b'("http://10.1.0.1:31000", None),'] * (2 * LIST_LINES)
+    whole, taken = join_list(lines)
+    assert taken <= LIST_LINES
+    assert len(whole) <= LIST_BYTES
+    assert join_list([b"prefill_urls: [", b"nothing of the kind"] * 3) == (b"prefill_urls: [", 1)

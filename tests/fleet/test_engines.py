@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from pdctl.fleet import engine_probe, prober
 from pdctl.fleet.engine_probe import probe_engines
 from pdctl.fleet.http_client import Answer
-from pdctl.fleet.observations import Endpoint, Engine
+from pdctl.fleet.observations import Endpoint, ObservedEngine
 from tests.fleet.conftest import ANY_JSON, LONG, Peer, Serve, closed_port, recorded
 
 
-def probe(url: str) -> Engine:
+def probe(url: str) -> ObservedEngine:
     return probe_engines([Endpoint("prefill-0", "prefill", url)], LONG, patience=LONG)[0]
 
 
@@ -128,7 +128,7 @@ def test_any_documents_make_an_engine(info: object, loads: object, metrics: byte
     assert all(isinstance(load, dict) for load in engine.loads)
 
 
-def _from(answers: dict[str, tuple[int, str]]) -> Engine:
+def _from(answers: dict[str, tuple[int, str]]) -> ObservedEngine:
     """The probe without its sockets: thousands of cases would cost minutes over them."""
     from pdctl.fleet import engine_probe
 

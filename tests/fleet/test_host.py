@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pdctl.fleet import host_probe, listeners
-from pdctl.fleet.observations import Endpoint, Engine, Holder, Package, RdmaDevice
+from pdctl.fleet.observations import Endpoint, Holder, ObservedEngine, Package, RdmaDevice
 from tests.fleet.conftest import closed_port
 
 GID = "fe80:0000:0000:0000:5054:00ff:fe12:3456"
@@ -177,8 +177,8 @@ def test_a_process_that_is_stopped_is_told_from_one_that_runs() -> None:
 
 
 def test_the_clock_that_differs_most() -> None:
-    def engine(offset: float | None) -> Engine:
-        return Engine(Endpoint("e", "decode", "http://h"), True, "", clock_offset=offset)
+    def engine(offset: float | None) -> ObservedEngine:
+        return ObservedEngine(Endpoint("e", "decode", "http://h"), True, "", clock_offset=offset)
 
     assert host_probe.probe_host((), {}, engines=map(engine, (0.5, None, -3.0))).clock_offset == -3.0
     assert host_probe.probe_host((), {}, engines=[engine(None)]).clock_offset is None

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given, settings
 
 from pdctl.fleet import router_probe
-from pdctl.fleet.observations import Router
+from pdctl.fleet.observations import ObservedRouter
 from pdctl.fleet.router_probe import probe_router
 from tests.fleet.conftest import ANY_JSON, LONG, Answers, Peer, Serve, closed_port, recorded
 
 OWN = {"schema": "pdctl.router.workers/1", "workers": [], "total": 0}
 
 
-def probe(serve: Serve, answers: Answers, metrics: Answers | None = None) -> Router:
+def probe(serve: Serve, answers: Answers, metrics: Answers | None = None) -> ObservedRouter:
     """With the router's metrics on a port of their own, as sglang-router and smg have them."""
     elsewhere = serve(metrics if metrics is not None else {"/metrics": answers.get("/metrics", (404, ""))})
     return probe_router(serve(answers), LONG, metrics_url=elsewhere, patience=LONG)
 
 
-def ports(found: Router) -> dict[str, tuple[int | None, bool]]:
+def ports(found: ObservedRouter) -> dict[str, tuple[int | None, bool]]:
     assert found.workers is not None
     return {one.url[-5:]: (one.bootstrap_port, one.bootstrap_known) for one in found.workers if one.role == "prefill"}
 

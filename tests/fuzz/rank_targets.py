@@ -16,7 +16,7 @@ from collections.abc import Callable
 import msgspec
 import zmq
 
-from pdctl.engine.cluster.node_links import NONCE, Greeting, Hello, Leaving, Lost, Nodes, Up, Wire
+from pdctl.engine.cluster.node_links import NONCE, Greeting, Leaving, Lost, NodeHello, Nodes, NodeWire, Up
 from pdctl.engine.cluster.node_links import codec as node_codec
 from pdctl.engine.cluster.rank_processes import Ranks
 from pdctl.engine.cluster.rendezvous import Everybody, Here, Meeting
@@ -361,7 +361,7 @@ def node(data: bytes) -> None:
 
     async def serve() -> None:
         reader, writer, _ = connection(data, (HOST, 9), options())
-        await nodes._serve(Wire(reader, writer, None, node0=True))
+        await nodes._serve(NodeWire(reader, writer, None, node0=True))
 
     event_loop().run_until_complete(serve())
     assert set(nodes._wires) <= {1}
@@ -372,12 +372,12 @@ def node_seeds() -> tuple[bytes, ...]:
         frames = [node_codec.encode(word) for word in words]  # type: ignore[arg-type]
         return b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
 
-    greeting, hello = Greeting(b"n" * NONCE, False), Hello(1, ARGS.to_json())
+    greeting, hello = Greeting(b"n" * NONCE, False), NodeHello(1, ARGS.to_json())
     return (
         framed(greeting, hello, Leaving()),
         framed(greeting, hello, Lost("because"), Up()),
-        framed(greeting, Hello(7, "{}")),
-        framed(greeting, Hello(1, "[]")),
+        framed(greeting, NodeHello(7, "{}")),
+        framed(greeting, NodeHello(1, "[]")),
         framed(Greeting(b"n" * NONCE, True), hello),
         framed(hello),
     )

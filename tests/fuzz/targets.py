@@ -18,7 +18,7 @@ from pdctl.doctor import request as asking
 from pdctl.doctor.check import Depth, Facts, Report
 from pdctl.doctor.gather import gather
 from pdctl.doctor.request import Request
-from pdctl.engines import custom
+from pdctl.engines import vocabulary
 from pdctl.engines.adapters import SHIPPED
 from pdctl.engines.identify import identify
 from pdctl.engines.prefix import split
@@ -120,7 +120,7 @@ def dialect(data: bytes) -> None:
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         file = Path(folder) / "rows.yaml"
         file.write_bytes(data)
-        rows = custom.load(Path(folder))
+        rows = vocabulary.load(Path(folder))
         speech_of = Speech(rows)
         for row in rows:
             for noise in (b"", b" " * 3000, b"a" * 3000, b"1" * 3000, row.literal * (3000 // len(row.literal))):

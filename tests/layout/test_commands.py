@@ -14,7 +14,7 @@ from pdctl.layout.commands import flag_words, instance
 from pdctl.layout.planner import plan_topology
 from pdctl.layout.serving import Flags, Numbers, Serving
 from pdctl.layout.shape import Shape
-from pdctl.router import command_line as router
+from pdctl.router import router_args as router
 from pdctl.topology.resolve import load
 from tests.cases import for_each
 

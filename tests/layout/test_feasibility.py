@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.engines.sglang.rules import RULES
+from pdctl.engines.sglang.refusals import RULES
 from pdctl.engines.versions import NEWEST, SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_18, Version
 from pdctl.layout.feasibility import check, nearest
 from pdctl.layout.handover import check_pair

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.engines.routers.arguments import arguments
+from pdctl.engines.routers.router_flags import arguments
 from pdctl.layout.instance_plan import Plan
-from pdctl.router import command_line
+from pdctl.router import router_args
 
 from .conftest import Sheet
 
@@ -123,7 +123,7 @@ def test_flags_of_our_own_router_are_certain(sheet: Sheet) -> None:
 
 def test_the_table_of_our_own_router_is_its_parsers(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        command_line.parse(["--help"])
+        router_args.parse(["--help"])
     words = capsys.readouterr().out.replace(",", " ").replace(")", " ").split()
     shown = {word.removeprefix("--") for word in words if word.startswith("--") and word != "--help"}
     assert set(arguments("pdctl")) == shown

@@ -3,8 +3,8 @@ from __future__ import annotations
 import datetime as dt
 
 from pdctl.engines.adapters import SHIPPED
+from pdctl.engines.base import Speaker
 from pdctl.engines.identify import Identity
-from pdctl.engines.row import Speaker
 from pdctl.engines.vocabulary import speech
 from pdctl.logs.clock import Clock
 from pdctl.logs.event import Event, Place

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TYPE_CIRCLES: frozenset[tuple[str, str]] = frozenset(
     {
         ("pdctl.engines.base", "pdctl.engines.speech"),
-        ("pdctl.engines.sglang.adapter", "pdctl.engines.speech"),
+        ("pdctl.engines.sglang.sglang_adapter", "pdctl.engines.speech"),
     }
 )
 

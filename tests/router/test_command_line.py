@@ -7,8 +7,7 @@ import dataclasses
 import pytest
 
 from pdctl.errors import UsageError
-from pdctl.router.command_line import HELP, NOT_BY_FIELD, parse
-from pdctl.router.router_args import BootstrapCheck, Origin, PolicyName, RouterArgs
+from pdctl.router.router_args import HELP, NOT_BY_FIELD, BootstrapCheck, Origin, PolicyName, RouterArgs, parse
 
 
 def words(line: str) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pdctl.router.policy import CacheAware, Chooser, LeastLoad, PowerOfTwo, Random, RoundRobin, make
+from pdctl.router.dispatch import CacheAware, Chooser, LeastLoad, PowerOfTwo, Random, RoundRobin, make_policy
 from pdctl.router.registry import Breaker, BreakerState, PortSource, Registry, WorkerRole
 from pdctl.router.router_args import Origin, PolicyName, RouterArgs
 
@@ -140,8 +140,8 @@ def test_policies_of_the_two_roles_may_differ() -> None:
 def test_every_policy_has_both_roles(name: PolicyName) -> None:
     def scenario() -> None:
         known = registry(2, 2)
-        options = {"threshold": 0.3, "abs_threshold": 64, "rel_threshold": 1.5}
-        chooser = Chooser(make(name, prefill=True, **options), make(name, prefill=False, **options))
+        args = RouterArgs(policy=name)
+        chooser = Chooser(make_policy(args, WorkerRole.PREFILL), make_policy(args, WorkerRole.DECODE))
         for number in range(10):
             assert chooser.choose(known.table, lambda number=number: str(number)) in known.table.cycle
 

@@ -7,8 +7,7 @@ import logging
 
 import pytest
 
-from pdctl.router.command_line import parse
-from pdctl.router.rehearsal import Incident, misled, start_lines
+from pdctl.router.router_args import Incident, misled, parse, start_lines
 from tests.router.fleet import fleet, until
 from tests.router.workers import Worker, after, fine, hang, status
 

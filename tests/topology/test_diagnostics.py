@@ -7,13 +7,13 @@ import pytest
 from pdctl.render import diagnostics
 from pdctl.render.term import Term
 from pdctl.topology.diagnostic import Code, Diagnostic, ProblemReport, listing, shown
-from pdctl.topology.model import Span
+from pdctl.topology.model import SourceSpan
 
 LINES = ("version: pdctl/v1", "name: x", "", "router:", "  port: 1", "", "", "ports:", "  http: 1")
 
 
-def span(line: int, column: int, end: int, file: str = "t.yaml", lines: tuple[str, ...] = LINES) -> Span:
-    return Span(file, line, column, end, lines)
+def span(line: int, column: int, end: int, file: str = "t.yaml", lines: tuple[str, ...] = LINES) -> SourceSpan:
+    return SourceSpan(file, line, column, end, lines)
 
 
 def text(*found: Diagnostic, color: bool = False, unicode: bool = True) -> str:

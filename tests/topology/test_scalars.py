@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from pdctl.topology import scalars
-from pdctl.topology.model import Span
+from pdctl.topology.model import SourceSpan
 from pdctl.topology.scalars import ScalarSort, expand
 from pdctl.topology.yaml_parser import Scalar
 from tests.cases import for_each
 
-HERE = Span("t.yaml", 1, 1, 2)
+HERE = SourceSpan("t.yaml", 1, 1, 2)
 
 
 @for_each(

@@ -10,7 +10,7 @@ import yaml
 from pdctl.engine.config import engine_flags as engine
 from pdctl.launch import deployment_plan
 from pdctl.launch.deployment import ServerRole
-from pdctl.router import command_line as router
+from pdctl.router import router_args as router
 from pdctl.topology.export import to_yaml
 from pdctl.topology.resolve import load, resolve
 

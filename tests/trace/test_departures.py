@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pdctl.engines.pdctl import adapter
+from pdctl.engines.pdctl import own_adapters
 from pdctl.errors import NotFoundError
 from pdctl.trace import summaries
 from pdctl.trace.diagnose import diagnose
@@ -141,8 +141,8 @@ def test_a_client_that_left_behind_the_complete_answer_is_none(tmp_path: Path) -
 
 
 def left_on_purpose(second: int, room: int) -> tuple[list[str], list[str]]:
-    prefill, decode = began(second, room, adapter.rid(room))
-    end = closed(second, room, adapter.rid(room), 0.031)
+    prefill, decode = began(second, room, own_adapters.rid(room))
+    end = closed(second, room, own_adapters.rid(room), 0.031)
     return [*prefill, end], [*decode, end]
 
 
@@ -218,8 +218,8 @@ def test_the_routers_limit_is_no_cause_where_nothing_shows_a_decode_at_work(tmp_
 
 def test_a_canary_that_hung_is_what_failed_where_no_user_has(tmp_path: Path) -> None:
     prefill, decode = left_on_purpose(100, ROOM + 2)
-    mine = [received(40, ROOM, adapter.rid(ROOM)), *got_info(40, ROOM)]
-    failed = [received(40, ROOM, adapter.rid(ROOM)), sending(40, ROOM), decode_timed_out(60, ROOM, 20)]
+    mine = [received(40, ROOM, own_adapters.rid(ROOM)), *got_info(40, ROOM)]
+    failed = [received(40, ROOM, own_adapters.rid(ROOM)), sending(40, ROOM), decode_timed_out(60, ROOM, 20)]
     library = pasted.library(tmp_path, p0=p0(*mine, *prefill), d0=d0(*failed, *decode))
     assert summaries.last_failed(library) == ROOM
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from pdctl.cli.diagnose import exit_code
-from pdctl.engines.wrapping import COLOUR
+from pdctl.engines.prefix import COLOUR
 from pdctl.errors import ExitCode
 from pdctl.trace import proven_deaths
 from pdctl.trace.diagnose import diagnose

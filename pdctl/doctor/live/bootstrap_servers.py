@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pdctl.doctor.bootstrap_ports import Claims
     from pdctl.doctor.check import Facts, Finding
-    from pdctl.fleet.observations import Bootstrap, Engine, RankAddress
+    from pdctl.fleet.observations import Bootstrap, ObservedEngine, RankAddress
 
 ANSWERED = re.compile(r": \d{3} ")  # a status stands before the reason
 SERVICE = (".svc", ".svc.cluster.local")  # a Kubernetes Service name, which outlives the pods behind it
@@ -53,7 +53,7 @@ def _with_own_server(facts: Facts) -> Iterator[tuple[Claims, Bootstrap | None]]:
         yield claim, None if claim.truth is None else ports.seen.get((machine(claim.host), claim.truth))
 
 
-def _unreachable(claim: Claims, seen: Bootstrap, engine: Engine, name: str) -> Finding:
+def _unreachable(claim: Claims, seen: Bootstrap, engine: ObservedEngine, name: str) -> Finding:
     """`name`: whose HTTP port it is, "" where that is not known."""
     strange = seen.serves in ("engine", "http")
     why = answers_http(seen, name) if strange else "no bootstrap server" if seen.reached else seen.reason
@@ -231,7 +231,7 @@ def _shared_rank_addresses(claim: Claims, seen: Bootstrap, owners: dict[tuple[st
             return
 
 
-def _replaced(claim: Claims, seen: Bootstrap, engine: Engine) -> Iterator[Finding]:
+def _replaced(claim: Claims, seen: Bootstrap, engine: ObservedEngine) -> Iterator[Finding]:
     known = release(engine)
     more = seen.registered is not None and seen.expected is not None and seen.registered > seen.expected
     if more:
@@ -275,7 +275,7 @@ def _complete(seen: Bootstrap | None) -> bool:
     return seen is not None and _sized(seen) and not seen.unranked
 
 
-def _wildcard(engine: Engine) -> Finding:
+def _wildcard(engine: ObservedEngine) -> Finding:
     return finding(
         "PD212",
         engine.endpoint.name,
@@ -313,7 +313,7 @@ def rendezvous(facts: Facts) -> list[Finding] | Skipped | Unknown:
     return found
 
 
-def _read(engines: Iterable[Engine]) -> list[Finding] | Skipped | Unknown:
+def _read(engines: Iterable[ObservedEngine]) -> list[Finding] | Skipped | Unknown:
     prefills = [engine for engine in engines if engine.endpoint.role == "prefill"]
     silent = [engine.endpoint.name for engine in prefills if not engine.info]
     if silent:

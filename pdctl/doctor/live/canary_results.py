@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pdctl.doctor.check import Facts, Finding
-    from pdctl.fleet.observations import Canary, Engine
+    from pdctl.fleet.observations import Canary, ObservedEngine
 
 PROMPT = 5.0  # seconds within which a bad request must be refused
 LOADS = ("num_running_reqs", "num_waiting_reqs")
@@ -219,7 +219,7 @@ def held_requests(facts: Facts) -> list[Finding] | Skipped | Unknown:
     return Unknown(f"{names(late)}: only /metrics says what it holds, and its gauges may be half a minute old")
 
 
-def _idle(engine: Engine | None) -> bool:
+def _idle(engine: ObservedEngine | None) -> bool:
     """Whether it was seen to have no request before the canaries."""
     loads = engine.loads if engine is not None else ()
     return bool(loads) and not any((peer_json.number(load.get(key)) or 0) > 0 for load in loads for key in LOADS)

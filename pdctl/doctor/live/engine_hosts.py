@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pdctl.doctor.check import Facts, Finding, Verdict
-    from pdctl.fleet.observations import Engine, Host, RdmaDevice
+    from pdctl.fleet.observations import Host, ObservedEngine, RdmaDevice
 
 RDMA_BACKENDS = ("mooncake", "nixl", "mori")
 ACTIVE = "ACTIVE"
@@ -34,7 +34,7 @@ LOCAL = (Needs.ENDPOINT, Needs.HOST)
 PLACE = "this shell"
 
 
-def here(facts: Facts) -> list[Engine]:
+def here(facts: Facts) -> list[ObservedEngine]:
     """The engines whose address is this host's."""
     host = facts.host
     if host is None:
@@ -200,7 +200,7 @@ def slow(facts: Facts) -> list[Finding] | Skipped | Unknown:
     return found if found or told else Unknown("no metric of a transfer of 64 MB or more, and of a NIC's rate")
 
 
-def _slow(engine: Engine, speed: float, size: float, rate: float) -> Finding:
+def _slow(engine: ObservedEngine, speed: float, size: float, rate: float) -> Finding:
     return finding(
         "PD412",
         engine.endpoint.name,
@@ -210,7 +210,7 @@ def _slow(engine: Engine, speed: float, size: float, rate: float) -> Finding:
     )
 
 
-def _mean(engine: Engine, name: str) -> float | None:
+def _mean(engine: ObservedEngine, name: str) -> float | None:
     """A histogram's mean from 0.5.13 on, a gauge before."""
     family = f"sglang:{name}"
     total, count = engine.metrics.get(f"{family}_sum"), engine.metrics.get(f"{family}_count")
@@ -225,7 +225,7 @@ def _rate(device: RdmaDevice) -> float:
     return (numerals.real(found[1]) or 0.0) / 8 if found else 0.0
 
 
-def _named_devices(engine: Engine) -> tuple[str, ...]:
+def _named_devices(engine: ObservedEngine) -> tuple[str, ...]:
     """Devices it was told to use. A map or a file is read by the engine alone."""
     said = server_info.ib_devices(engine)
     return tuple(str(one) for one in said if re.fullmatch(r"\w+", str(one))) if isinstance(said, tuple) else ()
@@ -235,7 +235,7 @@ def _names(facts: Facts) -> Sequence[str]:
     return [device.name for device in facts.host.rdma] if facts.host is not None else []
 
 
-def engines_of_host(facts: Facts) -> list[Engine] | Skipped | Unknown:
+def engines_of_host(facts: Facts) -> list[ObservedEngine] | Skipped | Unknown:
     """The engines of this host, if any can be judged."""
     if facts.host is None:
         return Unknown("this host was not looked at")
@@ -268,9 +268,9 @@ def judged(judge: Callable[[Servers], Verdict], facts: Facts) -> list[Finding] |
     return verdict if isinstance(verdict, Skipped | Unknown) else [_at(one, host) for one in verdict]
 
 
-def _sides(host: Host, engines: Sequence[Engine]) -> tuple[Server, ...]:
+def _sides(host: Host, engines: Sequence[ObservedEngine]) -> tuple[Server, ...]:
     """One per role and backend: what differs between the others is not asked about."""
-    groups: dict[tuple[str, str, bool], list[Engine]] = {}
+    groups: dict[tuple[str, str, bool], list[ObservedEngine]] = {}
     for engine in engines:
         kind = (engine.endpoint.role, server_info.backend(engine), server_info.on_cpu(engine))
         groups.setdefault(kind, []).append(engine)

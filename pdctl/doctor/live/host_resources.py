@@ -18,7 +18,7 @@ from pdctl.fleet import peer_json
 
 if TYPE_CHECKING:
     from pdctl.doctor.check import Facts, Finding
-    from pdctl.fleet.observations import DiskSpace, Engine, Holder, Host, ProcessLimits
+    from pdctl.fleet.observations import DiskSpace, Holder, Host, ObservedEngine, ProcessLimits
     from pdctl.layout.serving import BoundPort
 
 
@@ -150,7 +150,7 @@ def memlock(facts: Facts) -> list[Finding] | Skipped | Unknown:
     return Unknown(f"how large the KV pools of {names(unsized)} are is not known, and locked memory is limited")
 
 
-def _pool(engine: Engine) -> int | None:
+def _pool(engine: ObservedEngine) -> int | None:
     """Bytes of its KV pool, as /v1/loads has it (0.5.8 and later)."""
     for load in engine.loads:
         size = peer_json.number(peer_json.mapping(load.get("memory")).get("kv_cache_gb"))

@@ -13,7 +13,7 @@ from pdctl.fleet import peer_json
 
 if TYPE_CHECKING:
     from pdctl.doctor.check import Facts, Finding
-    from pdctl.fleet.observations import Engine
+    from pdctl.fleet.observations import ObservedEngine
 
 FULL = 0.95  # of the KV pool
 MANY = 100  # rooms in flight that say a prefill does not get rid of its KV
@@ -82,7 +82,7 @@ def prefill_full(facts: Facts) -> list[Finding] | Skipped | Unknown:
     return found or _loaded(facts, "prefill")
 
 
-def _describe_load(engine: Engine, queue: str, held: float, usage: float) -> str:
+def _describe_load(engine: ObservedEngine, queue: str, held: float, usage: float) -> str:
     return f"{engine.endpoint.url}: {queue} {held:g}, token_usage {usage:.2f}"
 
 
@@ -92,7 +92,7 @@ def slots(facts: Facts) -> list[Finding] | Skipped | Unknown:
     return [one for engine in decodes for one in _slots(engine)] or _read(facts)
 
 
-def _slots(engine: Engine) -> list[Finding]:
+def _slots(engine: ObservedEngine) -> list[Finding]:
     limit, ranks = engine.number("max_running_requests"), server_info.dp_ranks(engine)
     pool, keep = engine.number("max_total_num_tokens"), engine.number("num_reserved_decode_tokens")
     if limit is None or ranks is None or ranks < 1:
@@ -112,21 +112,21 @@ def _slots(engine: Engine) -> list[Finding]:
     ]
 
 
-def _shortage(engine: Engine, observed: str, limit: str, fix: str) -> Finding:
+def _shortage(engine: ObservedEngine, observed: str, limit: str, fix: str) -> Finding:
     evidence = (f"{engine.endpoint.url}/server_info: {observed}",)
     expected = "slots whose reserve fits into the KV pool"
     name = engine.endpoint.name
     return finding("PD502", name, observed=observed, expected=expected, evidence=evidence, limit=limit, fix=fix)
 
 
-def _queue(engine: Engine, name: str) -> float | None:
+def _queue(engine: ObservedEngine, name: str) -> float | None:
     """Summed over the DP ranks, from /v1/loads or else /metrics; None where neither says."""
     found = [_number(load.get("disaggregation"), name) for load in engine.loads]
     known = [value for value in found if value is not None]
     return sum(known) if known else engine.metrics.get(f"sglang:num_{name}")
 
 
-def _usage(engine: Engine) -> float | None:
+def _usage(engine: ObservedEngine) -> float | None:
     """The fullest rank's share of its KV pool. Metrics are summed, so they tell only where there is one rank."""
     found = [value for load in engine.loads if (value := _number(load, "token_usage")) is not None]
     if found:

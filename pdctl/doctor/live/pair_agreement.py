@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from pdctl.doctor.check import Facts, Finding
-    from pdctl.fleet.observations import Engine
+    from pdctl.fleet.observations import ObservedEngine
 
 LAYOUT = ("enable_page_major_kv_layout", "enable_kv_cache_sharding")
-Groups = dict["Hashable", "list[Engine]"]
+Groups = dict["Hashable", "list[ObservedEngine]"]
 OWN = ("PD301", "PD302", "PD310")  # judged by more than their row
 LIVE = (Needs.ENDPOINT,)
 
@@ -36,7 +36,7 @@ class AgreementRow(NamedTuple):
     """One setting of the table, with how it is read from /server_info and when two values of it clash."""
 
     setting: Setting
-    read: Callable[[Engine], Hashable] | None = None  # None: the key itself
+    read: Callable[[ObservedEngine], Hashable] | None = None  # None: the key itself
     clash: Callable[[Any, Any], bool | None] | None = None  # prefill's value, decode's; None: unequal ones do
 
     @property
@@ -51,7 +51,7 @@ class AgreementRow(NamedTuple):
     def why(self) -> str:
         return self.setting.why
 
-    def value(self, engine: Engine) -> Hashable:
+    def value(self, engine: ObservedEngine) -> Hashable:
         return self.read(engine) if self.read is not None else server_info.value(engine, self.key)
 
     def clashes(self, prefill: Hashable, decode: Hashable) -> bool | None:
@@ -81,27 +81,27 @@ def show(value: Hashable) -> str:
     return "null" if value is None else peer_json.excerpt(str(value))
 
 
-def _speculation(engine: Engine) -> Hashable:
+def _speculation(engine: ObservedEngine) -> Hashable:
     keys = ("speculative_algorithm", "speculative_num_draft_tokens", "speculative_eagle_topk")
     said = tuple(server_info.value(engine, key) for key in keys)
     return HERE if said[0] is HERE else said if said[0] is not None else (None,)
 
 
-def _model(engine: Engine) -> Hashable:
+def _model(engine: ObservedEngine) -> Hashable:
     path, served = engine.text("model_path"), engine.text("served_model_name")
     if path is None:
         return HERE
     return path, served or path, server_info.architecture(engine), str(engine.model.get("weight_version") or "")
 
 
-def _recurrent_dtype(engine: Engine) -> Hashable:
+def _recurrent_dtype(engine: ObservedEngine) -> Hashable:
     kind, dtype = server_info.architecture(engine), server_info.value(engine, "mamba_ssm_dtype")
     if kind and not recurrent(kind):
         return kind, None
     return HERE if dtype is HERE or not kind else (kind, dtype)
 
 
-def _layout(engine: Engine) -> Hashable:
+def _layout(engine: ObservedEngine) -> Hashable:
     """A role may have an attention backend of its own, which wins over the common one."""
     if server_info.embedded(engine):
         return "the layout of pdctl's own engine", *(HERE for _ in LAYOUT)
@@ -112,12 +112,12 @@ def _layout(engine: Engine) -> Hashable:
     return f"attention_backend {backend}", *(_flag(engine, key) for key in LAYOUT)
 
 
-def _flag(engine: Engine, key: str) -> Hashable:
+def _flag(engine: ObservedEngine, key: str) -> Hashable:
     said = server_info.value(engine, key)
     return HERE if said is HERE else f"{key} {said}"
 
 
-def _since(engine: Engine, key: str, default: Hashable) -> Hashable:
+def _since(engine: ObservedEngine, key: str, default: Hashable) -> Hashable:
     """`default` for pdctl's own engine and for a release that does not have the setting yet."""
     said, release = server_info.value(engine, key), server_info.release(engine)
     if said is not HERE or release is None:
@@ -125,21 +125,21 @@ def _since(engine: Engine, key: str, default: Hashable) -> Hashable:
     return default if server_info.embedded(engine) or not setting(key).span.holds(release) else HERE
 
 
-def _decode_context(engine: Engine) -> Hashable:
+def _decode_context(engine: ObservedEngine) -> Hashable:
     size = _since(engine, "dcp_size", 1)
     return ContextWidth(size, server_info.architecture(engine)) if isinstance(size, int) else HERE
 
 
-def _allocation(engine: Engine) -> Hashable:
+def _allocation(engine: ObservedEngine) -> Hashable:
     return _since(engine, "disaggregation_decode_allocation_policy", "early")
 
 
-def _checksums(engine: Engine) -> Hashable:
+def _checksums(engine: ObservedEngine) -> Hashable:
     said = _since(engine, "disaggregation_enable_kv_checksum", False)
     return HERE if said is HERE else "enabled" if said else "disabled"
 
 
-def _stages(engine: Engine) -> Hashable:
+def _stages(engine: ObservedEngine) -> Hashable:
     pp = engine.number("pp_size")
     return HERE if pp is None else (pp, engine.number("attn_cp_size") or 1)
 
@@ -230,7 +230,7 @@ def _unequal_devices(prefill: tuple[str, ...], decode: tuple[str, ...]) -> bool 
 
 
 # What is put together from several keys, and what clashes though it is equal, or does not though it is not.
-READ: dict[str, Callable[[Engine], Hashable]] = {
+READ: dict[str, Callable[[ObservedEngine], Hashable]] = {
     "kv_cache_dtype": server_info.kv_type, "KV layout": _layout, "attention TP": server_info.widths,
     "attention TP (hybrid)": server_info.widths, "attention TP (divides)": server_info.widths,
     "speculative_*": _speculation,
@@ -255,8 +255,8 @@ def _row(code: str) -> AgreementRow:
 class Clash(NamedTuple):
     """Engines of one side with a value the other side's engines cannot take."""
 
-    prefills: list[Engine]
-    decodes: list[Engine]
+    prefills: list[ObservedEngine]
+    decodes: list[ObservedEngine]
     prefill: Hashable
     decode: Hashable
 
@@ -331,7 +331,7 @@ def _decode_odd(row: AgreementRow, clash: Clash, sides: Sequence[Groups]) -> boo
     return len(clash.decodes) <= len(clash.prefills)
 
 
-def _names(engines: Sequence[Engine]) -> str:
+def _names(engines: Sequence[ObservedEngine]) -> str:
     return names([engine.endpoint.name for engine in engines])
 
 
@@ -379,7 +379,7 @@ def dp_contract(facts: Facts) -> list[Finding] | Skipped | Unknown:
     return Unknown(f"{names(unread)}: dp_size could not be read")
 
 
-def _dp(engine: Engine) -> list[Finding]:
+def _dp(engine: ObservedEngine) -> list[Finding]:
     ranks, copies, known = server_info.dp_ranks(engine), server_info.replicas(engine), server_info.release(engine)
     method = engine.text("load_balance_method")
     if ranks is None or ranks < 2 or known is None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pdctl.doctor.check import Facts, Finding
-    from pdctl.fleet.observations import Ended, Engine, Holder, Host, Reply
+    from pdctl.fleet.observations import Ended, Holder, Host, ObservedEngine, Reply
 
 ELSEWHERE = ("not resolved", "no connection within", "unreachable", "no route", "name or service", "resolution")
 LOCKED = (401, 403)
@@ -45,13 +45,13 @@ def roles(facts: Facts) -> list[Finding] | Skipped | Unknown:
     return found or (Unknown(f"the role of {names(silent)} could not be read") if silent else [])
 
 
-def _own_role(engine: Engine) -> str:
+def _own_role(engine: ObservedEngine) -> str:
     if engine.mode in ("prefill", "decode"):
         return f"give the router {engine.endpoint.url} under --{engine.mode}"
     return f"start {engine.endpoint.name} with --disaggregation-mode {engine.endpoint.role}"
 
 
-def _mode(engine: Engine) -> str:
+def _mode(engine: ObservedEngine) -> str:
     return "unified (no disaggregation)" if engine.mode == "null" else engine.mode
 
 
@@ -74,7 +74,7 @@ def recorded(facts: Facts) -> list[Finding] | Skipped | Unknown:
     return [_ended_instance(one.instance, one) for one in facts.ended]
 
 
-def _down(engine: Engine) -> Finding:
+def _down(engine: ObservedEngine) -> Finding:
     return finding(
         "PD604",
         engine.endpoint.name,
@@ -111,14 +111,14 @@ def stopped(facts: Facts) -> list[Finding] | Skipped | Unknown:
     ] or _read_each(facts)
 
 
-def _held_up(host: Host, engine: Engine) -> list[Holder]:
+def _held_up(host: Host, engine: ObservedEngine) -> list[Holder]:
     where, port = address(engine.endpoint.url)
     own = [one for one in host.stopped if one.instance == engine.endpoint.name]
     holder = host.busy.get(port) if machine(where) == "127.0.0.1" else None
     return own or ([holder] if holder is not None and holder.stopped else [])
 
 
-def _stopped(engine: Engine, who: list[Holder]) -> Finding:
+def _stopped(engine: ObservedEngine, who: list[Holder]) -> Finding:
     name = engine.endpoint.name
     pids = [str(one.pid) for one in who]
     several = len(pids) > 1
@@ -167,23 +167,23 @@ def locked(facts: Facts) -> list[Finding] | Skipped | Unknown:
     ] or _read_each(facts)
 
 
-def _answers(engine: Engine) -> bool:
+def _answers(engine: ObservedEngine) -> bool:
     """HTTP came back from /server_info, and it was no server info. A 5xx is an engine in trouble, or a proxy."""
     statuses = [one.status for one in engine.replies if one.path in INFO_PATHS]
     return not engine.info and bool(statuses) and all(0 < status < BROKEN for status in statuses)
 
 
-def _no_info(engine: Engine) -> str:
+def _no_info(engine: ObservedEngine) -> str:
     """Without its page, which stands in the evidence."""
     last = next(one for one in reversed(engine.replies) if one.path in INFO_PATHS)
     return f"no server info at {last.path}" if last.ok else f"{last.status} on {INFO_PATHS[0]}"
 
 
-def _locked(engine: Engine) -> bool:
+def _locked(engine: ObservedEngine) -> bool:
     return any(one.status in LOCKED for one in engine.replies if one.path in INFO_PATHS)
 
 
-def _line(engine: Engine, reply: Reply) -> str:
+def _line(engine: ObservedEngine, reply: Reply) -> str:
     return f"{engine.endpoint.url}{reply.path}: {' '.join(filter(None, (str(reply.status or ''), reply.reason)))}"
 
 
@@ -223,12 +223,12 @@ def too_late(facts: Facts) -> list[Finding] | Skipped | Unknown:
 FEW = 16  # endpoints a command line can still be read with
 
 
-def _argument(engine: Engine) -> str:
+def _argument(engine: ObservedEngine) -> str:
     port = f",{engine.endpoint.bootstrap_port}" if engine.endpoint.bootstrap_port is not None else ""
     return f"--{engine.endpoint.role} {engine.endpoint.url}{port}"
 
 
-def _elsewhere(engine: Engine) -> bool:
+def _elsewhere(engine: ObservedEngine) -> bool:
     said = engine.reason.lower()
     return any(words in said for words in ELSEWHERE)
 
@@ -317,7 +317,7 @@ def public_here(facts: Facts) -> list[Finding] | Skipped | Unknown:
     ]
 
 
-def _public(engine: Engine, where: str) -> Finding:
+def _public(engine: ObservedEngine, where: str) -> Finding:
     return finding(
         "PD614",
         engine.endpoint.name,
@@ -345,7 +345,7 @@ def trace_blind(facts: Facts) -> list[Finding] | Skipped | Unknown:
     return found or _read_each(facts)
 
 
-def _speaks(engine: Engine) -> bool:
+def _speaks(engine: ObservedEngine) -> bool:
     loud = server_info.embedded(engine) or engine.text("log_level") == "debug"
     return loud or any(engine.info.get(key) for key in TALKATIVE)
 
@@ -374,7 +374,9 @@ def clocks(facts: Facts) -> list[Finding] | Skipped | Unknown:
     return found or (Unknown(f"{names(silent)} told no time") if silent else [])
 
 
-def _together(code: str, engines: list[Engine], observed: str, expected: str, evidence: list[str]) -> list[Finding]:
+def _together(
+    code: str, engines: list[ObservedEngine], observed: str, expected: str, evidence: list[str]
+) -> list[Finding]:
     """One finding for all of them: they are repaired in one place."""
     if not engines:
         return []

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pdctl.doctor.check import Facts, Finding
-    from pdctl.fleet.observations import Engine, Router, RouterWorker
+    from pdctl.fleet.observations import ObservedEngine, ObservedRouter, RouterWorker
 
 
 LOCKED = (401, 403)
@@ -70,7 +70,7 @@ def missing(facts: Facts) -> list[Finding] | Skipped | Unknown:
     return found
 
 
-def _missing(router: Router, engine: Engine, worker: RouterWorker | None, port: int | None) -> Finding:
+def _missing(router: ObservedRouter, engine: ObservedEngine, worker: RouterWorker | None, port: int | None) -> Finding:
     name, url, role = engine.endpoint.name, plain(engine.endpoint.url), engine.endpoint.role
     state = "not listed" if worker is None else "listed as unhealthy"
     found = finding(
@@ -143,7 +143,7 @@ def locked(facts: Facts) -> list[Finding] | Skipped | Unknown:
     return _strange(facts, _locked)
 
 
-def _strange(facts: Facts, judge: Callable[[Router], list[Finding]]) -> list[Finding] | Skipped | Unknown:
+def _strange(facts: Facts, judge: Callable[[ObservedRouter], list[Finding]]) -> list[Finding] | Skipped | Unknown:
     """All is well only with a router that was recognised."""
     router = facts.router
     if router is None:
@@ -154,7 +154,7 @@ def _strange(facts: Facts, judge: Callable[[Router], list[Finding]]) -> list[Fin
     return Unknown(f"{router.url} was not recognised as a router: {router.reason or 'no answer'}")
 
 
-def _foreign(router: Router) -> list[Finding]:
+def _foreign(router: ObservedRouter) -> list[Finding]:
     if not router.reached or router.kind or router.status in LOCKED:
         return []
     if router.mode:
@@ -172,7 +172,7 @@ def _foreign(router: Router) -> list[Finding]:
     ]
 
 
-def _engine(router: Router) -> Finding:
+def _engine(router: ObservedRouter) -> Finding:
     """An engine's address where a router's belongs: said with how to give it."""
     url = plain(router.url)
     role = f"a {router.mode}" if router.mode in ROLES else "an engine without disaggregation"
@@ -197,7 +197,7 @@ def _engine(router: Router) -> Finding:
     return replace(found, headline=f"{router.url} is {role}, not a router", fix=fix)
 
 
-def _locked(router: Router) -> list[Finding]:
+def _locked(router: ObservedRouter) -> list[Finding]:
     if not router.reached or router.status not in LOCKED:
         return []
     return [
@@ -212,7 +212,7 @@ def _locked(router: Router) -> list[Finding]:
     ]
 
 
-def _describe_router(router: Router) -> str:
+def _describe_router(router: ObservedRouter) -> str:
     reply = router.readiness
     if reply is None:
         return ""
@@ -240,7 +240,7 @@ def breakers(facts: Facts) -> list[Finding] | Skipped | Unknown:
     ]
 
 
-def _breaker(router: Router, name: str, urls: str, state: int) -> Finding:
+def _breaker(router: ObservedRouter, name: str, urls: str, state: int) -> Finding:
     """`urls`: one worker's, or a pair's with pdctl's own router."""
     return finding(
         "PD601",
@@ -251,7 +251,7 @@ def _breaker(router: Router, name: str, urls: str, state: int) -> Finding:
     )
 
 
-def _says_ready(router: Router) -> list[str]:
+def _says_ready(router: ObservedRouter) -> list[str]:
     return [f"GET {router.url}/readiness says ready all the same"] if router.ready else []
 
 

@@ -11,7 +11,7 @@ from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.server_info import NO_CONFIG, Family, model
 from pdctl.doctor.static.server_sources import NO_TEXT, written
 from pdctl.engines.sglang import behaviour
-from pdctl.engines.sglang.rules import STAGING_ENV, STAGING_SPAN
+from pdctl.engines.sglang.refusals import STAGING_ENV, STAGING_SPAN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

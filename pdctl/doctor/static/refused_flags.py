@@ -9,7 +9,7 @@ from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Unknown, finding
 from pdctl.doctor.static.server_sources import written
 from pdctl.engines.kinds import MINI_LB_FLAG, RELEASED, router_kind
-from pdctl.engines.routers import arguments as routers
+from pdctl.engines.routers import router_flags as routers
 from pdctl.engines.sglang.arguments import any_choices, choices, gap
 from pdctl.engines.sglang.behaviour import ONLY_ROUND_ROBIN_FOLLOWS_ROOM, RANK_OF_ROOM_CHECKED
 from pdctl.engines.sglang.refusals import REFUSALS

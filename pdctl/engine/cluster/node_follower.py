@@ -18,7 +18,7 @@ import uvicorn
 import uvloop
 
 from pdctl.deployment_secret import DeploymentSecret
-from pdctl.engine.cluster.node_links import Hello, Leaving, Lost, Refused, Up, Wire, reach
+from pdctl.engine.cluster.node_links import Leaving, Lost, NodeHello, NodeWire, Refused, Up, reach
 from pdctl.engine.cluster.rank_processes import STOP_WITHIN
 from pdctl.engine.drill import fault_points
 from pdctl.engine.ipc.channels import Channels
@@ -75,7 +75,7 @@ class Follower:
         self._channels = channels
         self._secret = DeploymentSecret.from_environment(os.environ)
         self._health = Health(args.node_rank)
-        self._wire: Wire | None = None
+        self._wire: NodeWire | None = None
         self._signals: list[int] = []
         self._told_to_stop: asyncio.Event = asyncio.Event()
         self._told_twice: asyncio.Event = asyncio.Event()
@@ -164,7 +164,7 @@ class Follower:
         """Why the instance ends; empty when it was told to. Raises PdctlError when node 0 is not there or refuses."""
         began = time.monotonic()
         self._wire = wire = await reach(self._channels.nodes, self._args.dist_timeout, self._secret)
-        wire.send(Hello(self._args.node_rank, self._args.to_json()))
+        wire.send(NodeHello(self._args.node_rank, self._args.to_json()))
         log.info(
             "Node %d joined node 0 at %s:%d after %.1f s",
             self._args.node_rank,

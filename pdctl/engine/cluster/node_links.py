@@ -56,7 +56,7 @@ class Greeting(msgspec.Struct, frozen=True, tag="greeting"):
     signed: bool
 
 
-class Hello(msgspec.Struct, frozen=True, tag="hello"):
+class NodeHello(msgspec.Struct, frozen=True, tag="hello"):
     """A node's first word: its flags, as JSON."""
 
     node: int
@@ -81,9 +81,9 @@ class Lost(msgspec.Struct, frozen=True, tag="lost"):
     reason: str
 
 
-Word = Greeting | Hello | Refused | Up | Leaving | Lost
+Word = Greeting | NodeHello | Refused | Up | Leaving | Lost
 
-codec: Codec[Word] = Codec("node link", 6, (Greeting, Hello, Refused, Up, Leaving, Lost), max_bytes=1 << 20)
+codec: Codec[Word] = Codec("node link", 6, (Greeting, NodeHello, Refused, Up, Leaving, Lost), max_bytes=1 << 20)
 
 
 def difference(ours: ServerArgs, theirs: str) -> str:
@@ -101,7 +101,7 @@ def difference(ours: ServerArgs, theirs: str) -> str:
     return ""
 
 
-class Wire:
+class NodeWire:
     """A connection, frame by frame. `node0`: this is node 0's end of it."""
 
     def __init__(
@@ -190,7 +190,7 @@ class Nodes:
         self._rate = LogRate(log)
         self._ranks = ranks
         self._stop = stop
-        self._wires: dict[int, Wire] = {}
+        self._wires: dict[int, NodeWire] = {}
         self._ending = False
         self.all_here: asyncio.Event = asyncio.Event()
         self._serving: set[asyncio.Task[None]] = set()
@@ -209,16 +209,16 @@ class Nodes:
         if len(self._serving) - len(self._wires) >= MOST_UNKNOWN:
             writer.close()
             return
-        task = asyncio.get_running_loop().create_task(self._serve(Wire(reader, writer, self._secret, node0=True)))
+        task = asyncio.get_running_loop().create_task(self._serve(NodeWire(reader, writer, self._secret, node0=True)))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
 
-    async def _serve(self, wire: Wire) -> None:
+    async def _serve(self, wire: NodeWire) -> None:
         try:
             hello = await asyncio.wait_for(self._introduced(wire), FIRST_WORD)
         except asyncio.TimeoutError:
             hello = None
-        if isinstance(hello, Hello):
+        if isinstance(hello, NodeHello):
             reason = self._refuse(hello)
             if reason:
                 self._rate.error("Refused node %d: %s", hello.node, reason)
@@ -230,7 +230,7 @@ class Nodes:
                 await self._listen_or_lose(hello.node, wire)
         await wire.close()
 
-    async def _introduced(self, wire: Wire) -> Word | None:
+    async def _introduced(self, wire: NodeWire) -> Word | None:
         """The first word after the greetings; None where there are none, or none that can be used."""
         unknown = await wire.greet()
         if unknown:
@@ -238,14 +238,14 @@ class Nodes:
             return None
         return await wire.receive()
 
-    def _refuse(self, hello: Hello) -> str:
+    def _refuse(self, hello: NodeHello) -> str:
         if not 0 < hello.node < self._args.nnodes:
             return f"--node-rank {hello.node} is none of an instance with --nnodes {self._args.nnodes}"
         if hello.node in self._wires:
             return f"another node with --node-rank {hello.node} is already there"
         return difference(self._args, hello.flags)
 
-    async def _listen_or_lose(self, node: int, wire: Wire) -> None:
+    async def _listen_or_lose(self, node: int, wire: NodeWire) -> None:
         """Whatever ends this, the instance has lost a node."""
         try:
             await self._listen(node, wire)
@@ -253,7 +253,7 @@ class Nodes:
             log.exception("The connection to node %d hit an exception; this instance ends", node)
             self._ranks.lose(f"the connection to node {node} ended on {in_words(error)}")
 
-    async def _listen(self, node: int, wire: Wire) -> None:
+    async def _listen(self, node: int, wire: NodeWire) -> None:
         reach = fault_points.raiser("thread.node-link", self._args.node_rank)
         while True:
             word = await wire.receive()
@@ -287,14 +287,14 @@ class Nodes:
         self._server.close()
 
 
-async def reach(address: tuple[str, int], seconds: float, secret: DeploymentSecret | None = None) -> Wire:
+async def reach(address: tuple[str, int], seconds: float, secret: DeploymentSecret | None = None) -> NodeWire:
     """Node 0, as soon as it listens and has been greeted. Raise PdctlError naming it."""
     host, port = address
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     while True:
         try:
-            wire = Wire(*await asyncio.wait_for(asyncio.open_connection(host, port), FIRST_WORD), secret)
+            wire = NodeWire(*await asyncio.wait_for(asyncio.open_connection(host, port), FIRST_WORD), secret)
             unknown = await asyncio.wait_for(wire.greet(), FIRST_WORD)
             if not unknown:
                 return wire

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdctl.engine.config.instance_args import ServerArgs
-    from pdctl.engine.ipc.messages import Died, Ready, Stage
+    from pdctl.engine.ipc.messages import Died, Ready, StartupStage
 
     Facts = Mapping[str, str | int | float | bool | None]
 
@@ -176,7 +176,7 @@ class Ranks:
         if len(self._ready) == self.expected and not self.all_ready.done():
             self.all_ready.set_result(None)
 
-    def on_stage(self, message: Stage) -> None:
+    def on_stage(self, message: StartupStage) -> None:
         self.stages.append(StageDone(message.name, message.tp_rank, message.dp_rank, message.seconds))
         count = sum(stage.name == message.name for stage in self.stages)
         log.info("Start-up: %s %d/%d ranks, %.2f s", message.name, count, self.expected, message.seconds)

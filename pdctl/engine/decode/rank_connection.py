@@ -55,7 +55,7 @@ class PrefillInstance(Protocol):
     def report_lost(self, affected: int) -> None: ...
 
 
-class Stage(Enum):
+class ConnectionStage(Enum):
     FETCHING = "asking the bootstrap server for the rank's endpoint"
     REGISTERING = "registering with the rank"
     READY = "ready"
@@ -69,7 +69,7 @@ class RankConnection:
         self.session = uuid.uuid4().hex
         self.endpoint = ""
         self.same_host = False
-        self.stage = Stage.FETCHING
+        self.stage = ConnectionStage.FETCHING
         self.rooms: set[WrittenRoom] = set()
         self.key = key
         self.retired = False
@@ -85,7 +85,7 @@ class RankConnection:
 
     @property
     def ready(self) -> bool:
-        return self.stage == Stage.READY
+        return self.stage == ConnectionStage.READY
 
     async def accepted(self) -> None:
         """Wait until the rank has accepted our registration, or it is sure that it will not. Raise RoomFailedError.
@@ -130,7 +130,7 @@ class RankConnection:
     async def _register(self, endpoint: str, instance: str) -> None:
         context = self._context
         self.endpoint = endpoint
-        self.stage = Stage.REGISTERING
+        self.stage = ConnectionStage.REGISTERING
         try:
             self._link = context.loop.connect(endpoint)
         except LinkError as error:
@@ -167,7 +167,7 @@ class RankConnection:
     def _answered(self, ack: RegisterAck) -> None:
         if ack.accepted:
             self.same_host = ack.host == self._context.host
-            self.stage = Stage.READY
+            self.stage = ConnectionStage.READY
             self._decided.set()
             log.info("Registered KV args with prefill rank %s (bootstrap_addr: %s)", self.endpoint, self._instance.name)
             self._instance.accepted()
@@ -182,7 +182,7 @@ class RankConnection:
         raise RoomFailedError(failure)
 
     def on_event(self, event: LinkEvent) -> None:
-        if event == LinkEvent.UP or self.stage == Stage.ENDED:
+        if event == LinkEvent.UP or self.stage == ConnectionStage.ENDED:
             return
         name = self._instance.name
         level = logging.WARNING if self.rooms else logging.INFO
@@ -220,7 +220,7 @@ class RankConnection:
         self._end_if_unused()
 
     def _end_if_unused(self) -> None:
-        if self.retired and not self.rooms and self.stage != Stage.ENDED:
+        if self.retired and not self.rooms and self.stage != ConnectionStage.ENDED:
             self.send(Unregister(self.session))
             self._close(linger=1.0)
 
@@ -236,7 +236,7 @@ class RankConnection:
 
     def end(self, failure: Failure) -> None:
         """The rank is gone: fail every room that depends on it."""
-        if self.stage == Stage.ENDED:
+        if self.stage == ConnectionStage.ENDED:
             return
         self.failure = failure
         for room in list(self.rooms):
@@ -246,7 +246,7 @@ class RankConnection:
         self._decided.set()
 
     def _close(self, linger: float) -> None:
-        self.stage = Stage.ENDED
+        self.stage = ConnectionStage.ENDED
         self._task.cancel()
         if self._link is not None:
             self._links.unlinked(self._link, self)

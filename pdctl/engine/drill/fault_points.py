@@ -24,7 +24,7 @@ from pdctl.engine.drill.rehearsed_mistakes import MARK
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdctl.engine.prefill.rank_table import Answer
+    from pdctl.engine.prefill.rank_table import BootstrapResponse
 
 log = logging.getLogger("pdctl.engine")
 
@@ -53,7 +53,7 @@ ACTIONS = (
 )
 
 
-class Step(NamedTuple):
+class FaultStep(NamedTuple):
     """`rooms`: whether the step knows its room."""
 
     name: str
@@ -70,29 +70,38 @@ class Step(NamedTuple):
 ON_FRAMES = ("drop", "delay", "stall", "duplicate", "corrupt", "kill")
 IN_PLACE = ("stall", "kill", "end")
 STEPS = (
-    *(Step(kind, ON_FRAMES, True, f"a `{kind}` frame leaves this rank") for kind in FRAMES),
-    *(Step(f"in.{kind}", ON_FRAMES, True, f"a `{kind}` frame has reached this rank") for kind in FRAMES),
-    Step("post", ("drop", "stall", "duplicate", "fail", "kill"), False, "a prefill hands a chunk to the transport"),
-    Step("page", ("corrupt",), False, "the same: the pages arrive, with the bytes of other ones"),
-    Step("bootstrap", ("drop", "delay", "corrupt", "kill"), False, "the bootstrap server answers a question"),
-    Step("prefill.after_chunk", IN_PLACE, True, "a prefill has handed over a chunk that is not the last"),
-    Step("prefill.before_metadata", IN_PLACE, True, "a prefill is about to send the last chunk, with the first token"),
-    Step("prefill.write", ("end",), True, "half of the pages of a prefill's write are on their way"),
-    Step("decode.after_announce", IN_PLACE, True, "a decode has told the prefill its pages"),
-    Step("decode.transfer", ("end",), True, "a room's KV cache moves, or has just arrived"),
-    Step("decode.after_arrival", IN_PLACE, True, "a room's KV cache has arrived; its first token was not sent on yet"),
-    Step("thread.kv-manager", ("raise",), False, "the KV manager's thread takes a turn"),
-    Step("thread.kv-transfer", ("raise",), False, "a thread of the KV transfer takes a turn"),
-    Step("thread.forward", ("raise",), False, "the thread of the forward pass begins one"),
-    Step("thread.scheduler", ("raise",), False, "the scheduler takes a turn"),
-    Step("thread.dp-controller", ("raise",), False, "the DP controller has a request"),
-    Step("thread.tokenizer-manager", ("raise",), False, "the tokenizer manager reads what the schedulers say"),
-    Step("thread.silence-watch", ("raise",), False, "the tokenizer manager looks whether a scheduler went silent"),
-    Step("thread.detokenizer", ("raise",), False, "tokens of one request become text: that request fails alone"),
-    Step("thread.bootstrap-server", ("raise",), False, "the bootstrap server looks whether it still listens"),
-    Step("thread.http-server", ("raise",), False, "the HTTP server looks whether it shall end"),
-    Step("thread.node-link", ("raise",), False, "a node reads its connection to another one of its instance"),
-    Step("thread.rank-watch", ("raise",), False, "the server looks after a rank's process"),
+    *(FaultStep(kind, ON_FRAMES, True, f"a `{kind}` frame leaves this rank") for kind in FRAMES),
+    *(FaultStep(f"in.{kind}", ON_FRAMES, True, f"a `{kind}` frame has reached this rank") for kind in FRAMES),
+    FaultStep(
+        "post", ("drop", "stall", "duplicate", "fail", "kill"), False,
+        "a prefill hands a chunk to the transport",
+    ),
+    FaultStep("page", ("corrupt",), False, "the same: the pages arrive, with the bytes of other ones"),
+    FaultStep("bootstrap", ("drop", "delay", "corrupt", "kill"), False, "the bootstrap server answers a question"),
+    FaultStep("prefill.after_chunk", IN_PLACE, True, "a prefill has handed over a chunk that is not the last"),
+    FaultStep(
+        "prefill.before_metadata", IN_PLACE, True,
+        "a prefill is about to send the last chunk, with the first token",
+    ),
+    FaultStep("prefill.write", ("end",), True, "half of the pages of a prefill's write are on their way"),
+    FaultStep("decode.after_announce", IN_PLACE, True, "a decode has told the prefill its pages"),
+    FaultStep("decode.transfer", ("end",), True, "a room's KV cache moves, or has just arrived"),
+    FaultStep(
+        "decode.after_arrival", IN_PLACE, True,
+        "a room's KV cache has arrived; its first token was not sent on yet",
+    ),
+    FaultStep("thread.kv-manager", ("raise",), False, "the KV manager's thread takes a turn"),
+    FaultStep("thread.kv-transfer", ("raise",), False, "a thread of the KV transfer takes a turn"),
+    FaultStep("thread.forward", ("raise",), False, "the thread of the forward pass begins one"),
+    FaultStep("thread.scheduler", ("raise",), False, "the scheduler takes a turn"),
+    FaultStep("thread.dp-controller", ("raise",), False, "the DP controller has a request"),
+    FaultStep("thread.tokenizer-manager", ("raise",), False, "the tokenizer manager reads what the schedulers say"),
+    FaultStep("thread.silence-watch", ("raise",), False, "the tokenizer manager looks whether a scheduler went silent"),
+    FaultStep("thread.detokenizer", ("raise",), False, "tokens of one request become text: that request fails alone"),
+    FaultStep("thread.bootstrap-server", ("raise",), False, "the bootstrap server looks whether it still listens"),
+    FaultStep("thread.http-server", ("raise",), False, "the HTTP server looks whether it shall end"),
+    FaultStep("thread.node-link", ("raise",), False, "a node reads its connection to another one of its instance"),
+    FaultStep("thread.rank-watch", ("raise",), False, "the server looks after a rank's process"),
 )  # fmt: skip
 SELECTORS = {
     "room%M==R": "rooms whose number leaves R when divided by M",
@@ -170,7 +179,7 @@ def _value(word: str, action: Action, text: str | None) -> float:
     return float(_number(word, text, least=1))
 
 
-def _selected(fault: Fault, step: Step, tail: str) -> Fault:
+def _selected(fault: Fault, step: FaultStep, tail: str) -> Fault:
     """`fault` with what stands behind its `@`."""
     given: dict[str, float] = {}
     when = ""
@@ -272,7 +281,7 @@ class AnswerFaults:
     def __init__(self, armed: Armed) -> None:
         self._armed = armed
 
-    async def answer(self, given: Answer) -> Answer | None:
+    async def answer(self, given: BootstrapResponse) -> BootstrapResponse | None:
         """None: none is given."""
         fault = self._armed.at("bootstrap")
         if fault is None:

@@ -34,7 +34,7 @@ class Window(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class ModelledLink:
     """Seconds, bytes and shares of 1. The default costs nothing.
 
     An operation waits for one of `lanes`, is prepared (`op` + `descriptor` for each of its descriptors), shares the
@@ -56,7 +56,7 @@ class Link:
     seed: int = 0
 
     @classmethod
-    def parse(cls, text: str) -> Link:
+    def parse(cls, text: str) -> ModelledLink:
         """Raises ValueError naming the word and what may stand there."""
         values: dict[str, float | int | Window] = {}
         for word in text.split(","):
@@ -76,7 +76,7 @@ class Link:
         lanes = values.pop("k", 1)
         return cls(lanes=lanes, **values).slowed(float(slower))  # type: ignore[arg-type]  # each reader gives its field's type
 
-    def slowed(self, factor: float) -> Link:
+    def slowed(self, factor: float) -> ModelledLink:
         """The same link in slow motion: everything takes `factor` times as long."""
 
         def window(one: Window | None) -> Window | None:
@@ -168,7 +168,7 @@ WORDS = {
 }
 
 
-class Stage(Enum):
+class OperationStage(Enum):
     """What an operation is at."""
 
     QUEUED = "waits for a lane"
@@ -179,9 +179,9 @@ class Stage(Enum):
     LOST = "the link went down under it"
 
 
-OVER = frozenset({Stage.ARRIVED, Stage.LOST})
-HOLDS_LANE = frozenset({Stage.PREPARED, Stage.MOVING, Stage.FLYING})
-TIMED = frozenset({Stage.PREPARED, Stage.FLYING})
+OVER = frozenset({OperationStage.ARRIVED, OperationStage.LOST})
+HOLDS_LANE = frozenset({OperationStage.PREPARED, OperationStage.MOVING, OperationStage.FLYING})
+TIMED = frozenset({OperationStage.PREPARED, OperationStage.FLYING})
 
 
 @dataclass(slots=True, eq=False)
@@ -191,7 +191,7 @@ class LinkOp:
     left: float
     preparation: float
     late: float
-    stage: Stage = Stage.QUEUED
+    stage: OperationStage = OperationStage.QUEUED
     until: float = 0.0
 
     @property
@@ -228,7 +228,7 @@ class Outage:
 class Wire:
     """Times are seconds of any one clock that does not go back; `now` is where the model stands."""
 
-    def __init__(self, link: Link, now: float) -> None:
+    def __init__(self, link: ModelledLink, now: float) -> None:
         import numpy as np  # not at the top: every process reads a command line, few model a link
 
         self._link = link
@@ -255,7 +255,7 @@ class Wire:
     def cancel(self, op: LinkOp) -> None:
         """Its bytes leave the wire to the others."""
         if not op.over:
-            op.stage = Stage.LOST
+            op.stage = OperationStage.LOST
         self._assign_lanes()
 
     def advance(self, now: float) -> None:
@@ -285,7 +285,7 @@ class Wire:
         return self.now + min(op.left for op in moving) * len(moving) / self._link.rate
 
     def _moving(self) -> list[LinkOp]:
-        return [op for op in self._ops if op.stage == Stage.MOVING]
+        return [op for op in self._ops if op.stage == OperationStage.MOVING]
 
     def _move(self, to: float) -> None:
         """Bytes leave until `to`, which is not after the next event."""
@@ -305,20 +305,20 @@ class Wire:
         if self._flap.edge <= self.now:
             self._flap.turn()
         for op in self._ops:
-            if op.stage == Stage.PREPARED and op.until <= self.now:
-                op.stage = Stage.MOVING
-            if op.stage == Stage.MOVING and not op.left and not self._stall.active:
-                op.stage, op.until = Stage.FLYING, self.now + op.late
-            if op.stage == Stage.FLYING and op.until <= self.now:
-                op.stage = Stage.ARRIVED
+            if op.stage == OperationStage.PREPARED and op.until <= self.now:
+                op.stage = OperationStage.MOVING
+            if op.stage == OperationStage.MOVING and not op.left and not self._stall.active:
+                op.stage, op.until = OperationStage.FLYING, self.now + op.late
+            if op.stage == OperationStage.FLYING and op.until <= self.now:
+                op.stage = OperationStage.ARRIVED
         self._assign_lanes()
 
     def _assign_lanes(self) -> None:
         """Forget what is over; free lanes go to those that have waited longest."""
         if self._flap.active:
             for op in self._ops:
-                op.stage = op.stage if op.over else Stage.LOST
+                op.stage = op.stage if op.over else OperationStage.LOST
         self._ops = [op for op in self._ops if not op.over]
         free = self._link.lanes - sum(op.stage in HOLDS_LANE for op in self._ops)
-        for op in [op for op in self._ops if op.stage == Stage.QUEUED][: max(0, free)]:
-            op.stage, op.until = Stage.PREPARED, self.now + op.preparation
+        for op in [op for op in self._ops if op.stage == OperationStage.QUEUED][: max(0, free)]:
+            op.stage, op.until = OperationStage.PREPARED, self.now + op.preparation

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engine.drill import modelled_link
-from pdctl.engine.drill.modelled_link import Link
+from pdctl.engine.drill.modelled_link import ModelledLink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +77,7 @@ class Rehearsal:
     fallback_port: int = 0  # 0: the server's own
     keep_unclaimed_rooms: bool = False
     crash_on_page_size_mismatch: bool = False
-    link: Link | None = None
+    link: ModelledLink | None = None
     die_after: int | None = None
 
     @property
@@ -144,20 +144,20 @@ def _port(text: str) -> int:
     return int(text or 0)
 
 
-def _link(given: dict[str, str]) -> Link | None:
+def _link(given: dict[str, str]) -> ModelledLink | None:
     """`slow-transfer=RATE` is the link that has a rate and nothing else."""
     slow, shape = given.get("slow-transfer"), given.get("link")
     if slow is not None and shape is not None:
         raise ValueError(f"slow-transfer={slow}: link={shape} says how fast the link is; give one of them")
     if slow is not None:
         try:
-            return Link(rate=modelled_link.rate(slow))
+            return ModelledLink(rate=modelled_link.rate(slow))
         except ValueError:
             raise ValueError(f"slow-transfer={slow}: write a size per second, such as 64KiB or 1.5MB") from None
     if shape is None:
         return None
     try:
-        return Link.parse(shape)
+        return ModelledLink.parse(shape)
     except ValueError as error:
         raise ValueError(f"link={shape}: {error}") from None
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pdctl.engine.decode.decode_role import DecodeRole
-from pdctl.engine.drill.modelled_link import LinkOp, Stage, Wire
+from pdctl.engine.drill.modelled_link import LinkOp, OperationStage, Wire
 from pdctl.engine.kv_link.room_state import FailureCode
 from pdctl.engine.transfer.pages import pieces
 from pdctl.engine.transfer.transport import Op, OpState, TransportWrapper
@@ -23,7 +23,7 @@ from pdctl.engine.transfer.transport import Op, OpState, TransportWrapper
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdctl.engine.drill.modelled_link import Link
+    from pdctl.engine.drill.modelled_link import ModelledLink
     from pdctl.engine.scheduler.req import Req
     from pdctl.engine.transfer.transport import Pages, TransferPlan, Transport
 
@@ -44,7 +44,7 @@ class Held:
 class ShapedTransport(TransportWrapper):
     """`Op.due` says when an operation is worth another look, so that nobody needs to poll in between."""
 
-    def __init__(self, inner: Transport, link: Link, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, inner: Transport, link: ModelledLink, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(inner)
         self.caps = dataclasses.replace(inner.caps, sync_post=False)
         self._clock = clock
@@ -72,9 +72,9 @@ class ShapedTransport(TransportWrapper):
             self._wire.advance(self._clock())
             if inner == OpState.FAILED:
                 self._end(op, OpState.FAILED, held.made.error)
-            elif held.link_op.stage == Stage.LOST:
+            elif held.link_op.stage == OperationStage.LOST:
                 self._give_up(op, DOWN)
-            elif held.link_op.stage == Stage.ARRIVED and inner == OpState.DONE:
+            elif held.link_op.stage == OperationStage.ARRIVED and inner == OpState.DONE:
                 self._end(op, OpState.DONE)
             elif inner == OpState.DONE:
                 op.due = self._wire.due

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pdctl.engine.config.instance_args import ServerArgs
     from pdctl.engine.frontend.request_state import Pending
-    from pdctl.engine.ipc.messages import Drained, Meta, Report
+    from pdctl.engine.ipc.messages import Drained, Meta, SchedulerReport
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 MILLISECONDS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000)
@@ -177,7 +177,7 @@ class Metrics:
         for phase, seconds in phases.items():
             family.labels(**self._names, phase=phase).set(seconds)
 
-    def text(self, reports: Sequence[Report]) -> bytes:
+    def text(self, reports: Sequence[SchedulerReport]) -> bytes:
         """The exposition, with the ranks' gauges as they were a moment ago."""
         for report in reports:
             for name, (key, text) in LOAD_GAUGES.items():

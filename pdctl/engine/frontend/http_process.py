@@ -284,12 +284,12 @@ class HttpProcess:
 
     async def _start_bootstrap(self) -> None:
         from pdctl.engine.prefill.bootstrap_server import BootstrapServer
-        from pdctl.engine.prefill.rank_table import Admission
+        from pdctl.engine.prefill.rank_table import RegistrationCheck
 
         self._bootstrap = BootstrapServer(
             self._args.host,
             self._args.disaggregation_bootstrap_port,
-            Admission(self._args.shape, self._keys.secret),
+            RegistrationCheck(self._args.shape, self._keys.secret),
             self._ranks.lose,
         )
         await self._bootstrap.start()

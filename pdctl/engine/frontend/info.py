@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pdctl.engine.frontend.instance import EngineInstance
-    from pdctl.engine.ipc.messages import Report
+    from pdctl.engine.ipc.messages import SchedulerReport
 
 router = APIRouter()
 HEALTH_WITHIN = 20.0  # seconds, sglang's HEALTH_CHECK_TIMEOUT
@@ -230,7 +230,7 @@ async def metrics(request: Request) -> Response:
     return Response(instance.metrics.text(reports), media_type=EXPOSITION)
 
 
-def loads(instance: EngineInstance, reports: Sequence[Report], include: frozenset[str]) -> dict[str, Any]:
+def loads(instance: EngineInstance, reports: Sequence[SchedulerReport], include: frozenset[str]) -> dict[str, Any]:
     """`include` holds sglang's section names (core, memory, disagg, queues); empty or `all` means every one."""
     wanted = (
         SECTIONS if not include or "all" in include else {"disaggregation" if n == "disagg" else n for n in include}
@@ -246,7 +246,7 @@ def loads(instance: EngineInstance, reports: Sequence[Report], include: frozense
     }
 
 
-def _row(instance: EngineInstance, report: Report) -> dict[str, Any]:
+def _row(instance: EngineInstance, report: SchedulerReport) -> dict[str, Any]:
     load, facts = report.load, instance.ranks.facts
     counts = {name: int(load.get(name, 0)) for name in (*CORE_COUNTS, *DISAGGREGATION_COUNTS)}
     retracted = counts["decode_retracted_queue_reqs"]

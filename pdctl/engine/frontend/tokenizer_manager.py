@@ -23,7 +23,7 @@ from pdctl.engine.frontend.request_state import GONE, GenerationJob, Options, Pe
 from pdctl.engine.frontend.scheduler_socket import Questions, SchedulerSocket
 from pdctl.engine.ipc import steady_clock
 from pdctl.engine.ipc.messages import (
-    Abort,
+    AbortRequest,
     Ask,
     AskRooms,
     Done,
@@ -34,11 +34,11 @@ from pdctl.engine.ipc.messages import (
     Outputs,
     Ready,
     Reply,
-    Report,
     Request,
     Rooms,
     Sampling,
-    Stage,
+    SchedulerReport,
+    StartupStage,
     Stop,
     Switched,
     SwitchRole,
@@ -90,7 +90,7 @@ class TokenizerManager:
         self._metrics = metrics
         self._spans = spans
         self._table: dict[str, Pending] = {}
-        self._reports: Questions[Report] = Questions("a load report", args.dp_ranks, self.send)
+        self._reports: Questions[SchedulerReport] = Questions("a load report", args.dp_ranks, self.send)
         self._rooms: Questions[Rooms] = Questions("the live rooms", args.dp_ranks, self.send)
         self._flushes: Questions[Flushed] = Questions("the cache to be flushed", args.dp_ranks, self.send)
         self._switches: Questions[Switched] = Questions("the role switch", args.dp_ranks, self.send)
@@ -122,7 +122,7 @@ class TokenizerManager:
             now = steady_clock.now()
             for tokens in reply.items:
                 self._deliver_or_fail(tokens, now)
-        elif isinstance(reply, Report):
+        elif isinstance(reply, SchedulerReport):
             self._reports.answer(reply)
         elif isinstance(reply, Rooms):
             self._rooms.answer(reply)
@@ -132,7 +132,7 @@ class TokenizerManager:
             self._switches.answer(reply)
         elif isinstance(reply, Ready):
             self._ranks.on_ready(reply)
-        elif isinstance(reply, Stage):
+        elif isinstance(reply, StartupStage):
             self._ranks.on_stage(reply)
         else:
             self._ranks.on_died(reply)
@@ -150,7 +150,7 @@ class TokenizerManager:
     def _break_off(self, pending: Pending, reason: str) -> None:
         """End one request whose state may be spoilt: nothing is asked of it any more."""
         rid = pending.job.rid
-        self.send(Abort(rid, exact=True))
+        self.send(AbortRequest(rid, exact=True))
         if self._table.pop(rid, None) is not None:
             self._pace.ended()
             if self._counted:
@@ -173,7 +173,7 @@ class TokenizerManager:
             self._reach_tokens()
         gap = now - pending.clock.last_token if pending.clock.last_token else 0.0
         if pending.take(tokens, now):
-            self.send(Abort(tokens.rid, exact=True))
+            self.send(AbortRequest(tokens.rid, exact=True))
         if tokens.ids:
             self._metrics.token(pending, len(tokens.ids), gap)
         ended = pending.finish is not None
@@ -279,7 +279,7 @@ class TokenizerManager:
     def _end(self, members: Iterable[Pending], finish: Finish) -> None:
         for pending in members:
             if pending.finish is None:
-                self.send(Abort(pending.job.rid, exact=True))
+                self.send(AbortRequest(pending.job.rid, exact=True))
                 pending.end(finish)
                 self._forget(pending)
                 pending.group.note(pending, ended=True)
@@ -308,13 +308,13 @@ class TokenizerManager:
         if exact:
             parts = [name for name in self._table if name == rid or (name.startswith(f"{rid}_") and _part(rid, name))]
             for name in parts:
-                self.send(Abort(name, exact=True))
+                self.send(AbortRequest(name, exact=True))
             return len(parts)
         matching = [name for name in self._table if everything or name.startswith(rid)]
         if everything:
-            self.send(Abort(all=True))
+            self.send(AbortRequest(all=True))
         elif rid:
-            self.send(Abort(rid))
+            self.send(AbortRequest(rid))
         else:
             log.warning("Ignoring abort with empty rid")
             return 0
@@ -334,7 +334,7 @@ class TokenizerManager:
     def running(self) -> int:
         return len(self._table)
 
-    async def reports(self, seconds: float) -> list[Report]:
+    async def reports(self, seconds: float) -> list[SchedulerReport]:
         """One from every DP replica, in rank order. Raises HttpRefusal (504) when one does not answer in time."""
         return sorted(await self._reports.ask(Ask, seconds), key=lambda report: report.dp_rank)
 

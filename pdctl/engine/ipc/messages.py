@@ -42,7 +42,7 @@ class Generate(msgspec.Struct, frozen=True, tag="generate"):
     disagg_prefill_dp_rank: int | None = None
 
 
-class Abort(msgspec.Struct, frozen=True, tag="abort"):
+class AbortRequest(msgspec.Struct, frozen=True, tag="abort"):
     """Abort one request by its rid prefix (sglang's rule), exactly one rid when `exact`, or every request."""
 
     rid: str = ""
@@ -57,7 +57,7 @@ class Flush(msgspec.Struct, frozen=True, tag="flush"):
 
 
 class Ask(msgspec.Struct, frozen=True, tag="ask"):
-    """Ask for a Report: internal state and load."""
+    """Ask for a SchedulerReport: internal state and load."""
 
     id: str
 
@@ -93,7 +93,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     rid: str
 
 
-Request = Generate | Abort | Flush | Ask | AskRooms | Stop | SwitchRole | Done
+Request = Generate | AbortRequest | Flush | Ask | AskRooms | Stop | SwitchRole | Done
 
 
 class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -157,7 +157,7 @@ class Outputs(msgspec.Struct, frozen=True, tag="outputs"):
     dp_rank: int = 0
 
 
-class Report(msgspec.Struct, frozen=True, tag="report"):
+class SchedulerReport(msgspec.Struct, frozen=True, tag="report"):
     """Answer to Ask: `state` goes into /server_info internal_states, `load` into /v1/loads and /metrics."""
 
     id: str
@@ -214,7 +214,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     pp_rank: int = 0
 
 
-class Stage(msgspec.Struct, frozen=True, tag="stage"):
+class StartupStage(msgspec.Struct, frozen=True, tag="stage"):
     """A step of a rank's start-up: weights_loaded, pool_ready or bootstrap_registered."""
 
     tp_rank: int
@@ -234,9 +234,11 @@ class Died(msgspec.Struct, frozen=True, tag="died"):
     who: str = ""
 
 
-Reply = Outputs | Report | Rooms | Flushed | Switched | Ready | Stage | Died
+Reply = Outputs | SchedulerReport | Rooms | Flushed | Switched | Ready | StartupStage | Died
 
 request_codec: Codec[Request] = Codec(
-    "scheduler input", 2, (Generate, Abort, Flush, Ask, AskRooms, Stop, SwitchRole, Done)
+    "scheduler input", 2, (Generate, AbortRequest, Flush, Ask, AskRooms, Stop, SwitchRole, Done)
 )
-reply_codec: Codec[Reply] = Codec("tokenizer input", 3, (Outputs, Report, Rooms, Flushed, Switched, Ready, Stage, Died))
+reply_codec: Codec[Reply] = Codec(
+    "tokenizer input", 3, (Outputs, SchedulerReport, Rooms, Flushed, Switched, Ready, StartupStage, Died)
+)

@@ -43,7 +43,7 @@ class Node:
         return self.parent is not None and not self.children and not self.locks
 
 
-class Hit(NamedTuple):
+class PrefixHit(NamedTuple):
     """The longest known beginning of a sequence of tokens, in whole pages."""
 
     node: Node
@@ -71,7 +71,7 @@ class RadixCache:
         self.pages = 0
         self.evictable_pages = 0
 
-    def match(self, tokens: Tokens) -> Hit:
+    def match(self, tokens: Tokens) -> PrefixHit:
         """What is known of the beginning of `tokens`. Lock the node before anything else is allocated."""
         node, found = self._root, []
         at = 0
@@ -84,7 +84,7 @@ class RadixCache:
                 child = self._split(child, same)
             found.append(child.pages)
             node, at = child, at + same * self._page_size
-        return Hit(node, np.concatenate(found) if found else NO_TOKENS)
+        return PrefixHit(node, np.concatenate(found) if found else NO_TOKENS)
 
     def insert(self, tokens: Tokens, pages: Pages) -> Inserted:
         """Keep `pages`, which hold `tokens` (whole pages of them), except those whose tokens are known already."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LINE = 64  # bytes
 
 
-class Step:
+class AttentionStep:
     """What every layer of one forward step shares: page arithmetic and masks, computed once."""
 
     def __init__(self, pool: KVPool, seqs: Sequence[SeqSlice], dtype: torch.dtype, windows: Sequence[int]) -> None:
@@ -42,7 +42,7 @@ class Step:
         where = positions(seqs)
         self.positions = torch.from_numpy(where).to(pool.device)
         self.writer = PageWriter(pool, seqs, where)
-        spans = {window: Span(pool, seqs, dtype, window) for window in set(windows)}
+        spans = {window: WindowSpan(pool, seqs, dtype, window) for window in set(windows)}
         self._spans = [spans[window] for window in windows]
 
     @property
@@ -55,11 +55,11 @@ class Step:
         return torch.tensor([end - 1 for end in accumulate(self._counts)], device=self.positions.device)
 
     def past(self, layer: int) -> list[KeyValue]:
-        """Of each sequence, what its new tokens attend to in this layer (`Span`)."""
+        """Of each sequence, what its new tokens attend to in this layer (`WindowSpan`)."""
         return self._spans[layer].past(layer)
 
     def pieces(self, layer: int, query: torch.Tensor) -> list[tuple[torch.Tensor, KeyValue, torch.Tensor | None]]:
-        """Each sequence's rows of `query` [tokens, …], its K and V, and its mask (`Span`)."""
+        """Each sequence's rows of `query` [tokens, …], its K and V, and its mask (`WindowSpan`)."""
         span = self._spans[layer]
         return list(zip(torch.split(query, self._counts), span.past(layer), span.masks, strict=True))
 
@@ -74,7 +74,7 @@ class Step:
         return self._spans[layer].attend_last(layer, query, sinks)
 
 
-class Span:
+class WindowSpan:
     """K and V of every sequence, as far back as a window reaches."""
 
     def __init__(self, pool: KVPool, seqs: Sequence[SeqSlice], dtype: torch.dtype, window: int = FULL) -> None:

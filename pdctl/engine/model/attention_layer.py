@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pdctl.engine.config.checkpoint_config import Latent, ModelConfig, Rope
-    from pdctl.engine.model.attention import Step
+    from pdctl.engine.model.attention import AttentionStep
     from pdctl.engine.model.linear import Linear
     from pdctl.engine.model.weights import Shard
 
@@ -62,7 +62,7 @@ class GroupedQuery:
         self.out = shard.columns(attention + "o_proj.weight", attn_tp.rank * width, width, bias)
         self._sinks = self._own_sinks(shard, attention) if config.sinks else None
 
-    def query(self, x: torch.Tensor, rotation: torch.Tensor, step: Step) -> torch.Tensor:
+    def query(self, x: torch.Tensor, rotation: torch.Tensor, step: AttentionStep) -> torch.Tensor:
         """Project, normalise and rotate; store K and V; return the queries [tokens, heads, head_dim]."""
         tokens = rotation.shape[0]
         qkv = self._qkv.product(unit_rows(x, self._hidden_floor))[:tokens]
@@ -74,11 +74,11 @@ class GroupedQuery:
         step.writer.write(self._layer, heads[:, self._heads :].reshape(tokens, 2, -1))
         return heads[:, : self._heads]
 
-    def attend(self, query: torch.Tensor, step: Step) -> torch.Tensor:
+    def attend(self, query: torch.Tensor, step: AttentionStep) -> torch.Tensor:
         """[tokens, heads, head_dim], ready for `out`."""
         return step.attend(self._layer, query, self._sinks)
 
-    def attend_last(self, query: torch.Tensor, step: Step) -> torch.Tensor:
+    def attend_last(self, query: torch.Tensor, step: AttentionStep) -> torch.Tensor:
         """The same for the last token of each sequence only: [seqs, heads, head_dim]."""
         return step.attend_last(self._layer, query, self._sinks)
 
@@ -125,7 +125,7 @@ class LatentAttention:
         self._expand_from = widths.kv_rank * (widths.nope_dim + widths.v_dim) / saved
         self._load(shard, prefix)
 
-    def query(self, x: torch.Tensor, rotation: torch.Tensor, step: Step) -> torch.Tensor:
+    def query(self, x: torch.Tensor, rotation: torch.Tensor, step: AttentionStep) -> torch.Tensor:
         """Project, normalise and rotate; store the latents; return the queries [tokens, heads, nope + rope]."""
         widths, tokens = self._widths, rotation.shape[0]
         down = self._down.product(unit_rows(x, self._hidden_floor))
@@ -140,7 +140,7 @@ class LatentAttention:
         rotate_(heads[..., widths.nope_dim :], rotation)
         return heads
 
-    def attend(self, query: torch.Tensor, step: Step) -> torch.Tensor:
+    def attend(self, query: torch.Tensor, step: AttentionStep) -> torch.Tensor:
         """[tokens, heads, v_dim], ready for `out`."""
         if step.decode_only:
             return self.attend_last(query, step)
@@ -153,7 +153,7 @@ class LatentAttention:
                 parts.append((self._expanded if expand else self._absorbed)(part, latents, mask))
         return torch.cat(parts)
 
-    def attend_last(self, query: torch.Tensor, step: Step) -> torch.Tensor:
+    def attend_last(self, query: torch.Tensor, step: AttentionStep) -> torch.Tensor:
         """The same for the last token of each sequence only: [seqs, heads, v_dim]."""
         return self._ones(query, [latents for latents, _ in step.past(self._layer)])
 

@@ -130,7 +130,7 @@ def _pages_at(seqs: Sequence[SeqSlice], numbers: Indices) -> Indices:
     return np.concatenate([seq.pages[part] for seq, part in zip(seqs, parts, strict=True)]).astype(np.int64)
 
 
-class Place(NamedTuple):
+class KVPlace(NamedTuple):
     """Where `seqs` sequences lie, `step` tokens apart: in the pool, or in the copy of what was gathered."""
 
     gathered: bool
@@ -139,7 +139,7 @@ class Place(NamedTuple):
     seqs: int = 1
     step: int = 0
 
-    def joined(self, other: Place) -> Place | None:
+    def joined(self, other: KVPlace) -> KVPlace | None:
         """Both in one, where `other` follows."""
         step = other.start - self.start - (self.seqs - 1) * self.step
         if (self.gathered, self.length) != (other.gathered, other.length) or step <= 0:
@@ -185,7 +185,7 @@ class PageReader:
                 found.append((both[0], both[-1]))
         return found
 
-    def _places(self, parts: Sequence[Stretch]) -> list[Place]:
+    def _places(self, parts: Sequence[Stretch]) -> list[KVPlace]:
         size = self._pool.geometry.page_size
         pages = [part.pages for part in parts]
         broken = _scattered_lists(pages) if self._pool.tokens is not None else set(range(len(parts)))
@@ -193,7 +193,7 @@ class PageReader:
         places, copied = [], 0
         for index, part in enumerate(parts):
             start = copied if index in broken else int(part.pages[0]) * size
-            places.append(Place(index in broken, start + part.skip, part.length))
+            places.append(KVPlace(index in broken, start + part.skip, part.length))
             copied += len(part.pages) * size if index in broken else 0
         return places
 
@@ -217,7 +217,7 @@ class PageReader:
         return copy.view(geometry.slabs_per_layer, 1, -1, geometry.kv_heads, geometry.head_dim).transpose(2, 3)
 
 
-def _joined(places: Sequence[Place]) -> list[Place]:
+def _joined(places: Sequence[KVPlace]) -> list[KVPlace]:
     found = [places[0]]
     for place in places[1:]:
         both = found[-1].joined(place)

@@ -82,7 +82,7 @@ class Experts:
     """One sparse layer: the router, this rank's experts, and its part of the shared one."""
 
     def __init__(
-        self, router: Router, first: int, own: Sequence[GatedMlp | ClampedMlp], shared: SharedExpert | None
+        self, router: ExpertRouter, first: int, own: Sequence[GatedMlp | ClampedMlp], shared: SharedExpert | None
     ) -> None:
         """`own` are the experts from number `first` on."""
         self._router = router
@@ -106,7 +106,7 @@ class Experts:
             return GatedMlp.load(shard, name, norm, mixture.intermediate, rank.moe_tp_rank, shape.moe_tp_size)
 
         return cls(
-            Router.load(shard, mixture, prefix, norm),
+            ExpertRouter.load(shard, mixture, prefix, norm),
             first,
             [expert(number) for number in range(first, first + count)],
             SharedExpert.load(shard, mixture, prefix, norm) if mixture.shared_intermediate else None,
@@ -141,7 +141,7 @@ class Choice(NamedTuple):
     weights: torch.Tensor
 
 
-class Router:
+class ExpertRouter:
     """Scores of all experts, on every rank alike, in float32: a rank must know what the others leave to it."""
 
     def __init__(self, mixture: Mixture, gate: Linear, bias: torch.Tensor | None = None) -> None:
@@ -151,7 +151,7 @@ class Router:
         self._bias = bias
 
     @classmethod
-    def load(cls, shard: Shard, mixture: Mixture, prefix: str, norm: str) -> Router:
+    def load(cls, shard: Shard, mixture: Mixture, prefix: str, norm: str) -> ExpertRouter:
         name = prefix + ("router" if mixture.router_bias else "gate")
         added = shard.checkpoint.tensor(f"{name}.bias") if mixture.router_bias else None
         gate = shard.folded(shard.checkpoint.tensor(f"{name}.weight"), norm, added, dtype=torch.float32)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from pdctl.engine.config.checkpoint_config import CheckpointError, ModelConfig
-from pdctl.engine.model.attention import Step
+from pdctl.engine.model.attention import AttentionStep
 from pdctl.engine.model.attention_layer import GroupedQuery, LatentAttention, rotation_table
 from pdctl.engine.model.linear import norm_floor, one_thread, padded, unit_rows
 from pdctl.engine.model.mlp import Experts, GatedMlp
@@ -85,7 +85,7 @@ class ModelRunner:
             raise ValueError(f"a sequence of {longest} tokens; this model and pool hold {self.max_positions}")
         with torch.inference_mode(), one_thread():
             token_ids = torch.from_numpy(np.asarray(batch.input_ids, dtype=np.int64)).to(self.device)
-            step = Step(self.pool, batch.seqs, self.dtype, self._windows)
+            step = AttentionStep(self.pool, batch.seqs, self.dtype, self._windows)
             return self._decoder.forward(token_ids, step, batch.shares)
 
     def _check_share(self, batch: ForwardBatch) -> None:
@@ -117,7 +117,9 @@ class Decoder:
         self._dtype = dtype
         self._floor = norm_floor(config.hidden, config.rms_eps, rotations.device)
 
-    def forward(self, token_ids: torch.Tensor, step: Step, shares: Sequence[Share] = ()) -> torch.Tensor | None:
+    def forward(
+        self, token_ids: torch.Tensor, step: AttentionStep, shares: Sequence[Share] = ()
+    ) -> torch.Tensor | None:
         """Logits after the last new token of each sequence: float32 [seqs, vocab]; None but on the last stage."""
         groups, tokens = self._groups, len(token_ids)
         whole, short = self._gatherings(shares)

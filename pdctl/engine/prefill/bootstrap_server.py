@@ -18,7 +18,14 @@ from uvicorn.server import ServerState
 
 from pdctl.engine.drill.fault_points import AnswerFaults, arm, raiser
 from pdctl.engine.ipc.http_protocol import BoundedProtocol
-from pdctl.engine.prefill.rank_table import Admission, Answer, RankTable, Request, foreign, text
+from pdctl.engine.prefill.rank_table import (
+    BootstrapRequest,
+    BootstrapResponse,
+    RankTable,
+    RegistrationCheck,
+    foreign,
+    text,
+)
 from pdctl.errors import LaunchError
 from pdctl.http_auth import SIGNATURE
 from pdctl.thread_death import guard_task
@@ -63,7 +70,7 @@ class BootstrapServer:
         self,
         host: str,
         port: int,
-        admission: Admission | None = None,
+        admission: RegistrationCheck | None = None,
         died: Callable[[str], None] = lambda reason: None,
     ) -> None:
         """`died` hears why when nobody answers on the port any more, though nobody called `stop`."""
@@ -71,7 +78,7 @@ class BootstrapServer:
         self.host = host
         self.port = port
         self.table = RankTable()
-        self._admission = admission or Admission()
+        self._admission = admission or RegistrationCheck()
         armed = arm()
         self._faults = AnswerFaults(armed) if armed is not None else None
         self._server: asyncio.Server | None = None
@@ -146,7 +153,7 @@ class BootstrapServer:
         if body is None:
             return  # the client has left
         if len(body) > MAX_BODY:
-            given: Answer | None = text(413, f"Maximum request body size {MAX_BODY} exceeded.", close=True)
+            given: BootstrapResponse | None = text(413, f"Maximum request body size {MAX_BODY} exceeded.", close=True)
         else:
             given = self.answer(_request(scope, body))
             given = await self._faults.answer(given) if self._faults else given
@@ -173,7 +180,7 @@ class BootstrapServer:
             if dropped:
                 log.debug("Cleaned up %d expired entries from room_to_dp_rank", dropped)
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: BootstrapRequest) -> BootstrapResponse:
         """One request, one answer."""
         path, method = request.path, request.method
         if (method, path) in CHANGES:
@@ -195,7 +202,7 @@ class BootstrapServer:
             return self.table.query_dp_ranks(request.body) if method == "POST" else _not_allowed("POST")
         return text(404, "404: Not Found")
 
-    def _refused(self, request: Request) -> Answer | None:
+    def _refused(self, request: BootstrapRequest) -> BootstrapResponse | None:
         """The answer to a stranger's change, before its body is looked at."""
         unsigned = self._admission.unsigned(request)
         if unsigned:
@@ -219,11 +226,11 @@ async def _read(receive: Receive) -> bytes | None:
     return body
 
 
-def _request(scope: Scope, body: bytes) -> Request:
+def _request(scope: Scope, body: bytes) -> BootstrapRequest:
     raw, query = scope["raw_path"], scope["query_string"]
     signature = next((value for name, value in scope["headers"] if name == SIGNED), b"")
     client, server = scope["client"], scope["server"]
-    return Request(
+    return BootstrapRequest(
         method=scope["method"],
         path=scope["path"],
         query=_query(query.decode("ascii", "replace")),
@@ -243,5 +250,5 @@ def _query(raw: str) -> dict[str, str]:
     return found
 
 
-def _not_allowed(allow: str) -> Answer:
+def _not_allowed(allow: str) -> BootstrapResponse:
     return text(405, "405: Method Not Allowed", allow=allow)

@@ -82,25 +82,25 @@ class DecodeSession:
             log.warning("Cannot send %s to %s: it has stopped reading", type(frame).__name__, address)
 
 
-class Refusal(NamedTuple):
+class RegistrationRefusal(NamedTuple):
     code: FailureCode
     reason: str
 
 
-def refusal(context: RankContext, instance: str, message: RegisterKvArgs) -> Refusal | None:
+def refusal(context: RankContext, instance: str, message: RegisterKvArgs) -> RegistrationRefusal | None:
     """Why this decode cannot be served, with both shapes; None when it can."""
     if message.instance not in ("", instance):
         text = f"this is prefill rank {instance}, not {message.instance} that the bootstrap server named"
-        return Refusal(FailureCode.STALE_ENDPOINT, text)
+        return RegistrationRefusal(FailureCode.STALE_ENDPOINT, text)
     if message.protocol != PROTOCOL:
-        return Refusal(FailureCode.MISMATCH, other_version(message.protocol))
+        return RegistrationRefusal(FailureCode.MISMATCH, other_version(message.protocol))
     reason = rank_shape.mismatch(context.shape, message.shape)
     if not reason and message.backend != context.transport.name:
         reason = (
             f"Transfer backend mismatch: prefill={context.transport.name}, decode={message.backend}. "
             "Both servers must use the same --disaggregation-transfer-backend value."
         )
-    return Refusal(FailureCode.MISMATCH, reason) if reason else None
+    return RegistrationRefusal(FailureCode.MISMATCH, reason) if reason else None
 
 
 def planned(context: RankContext, message: RegisterKvArgs) -> TransferPlan | None:
@@ -133,11 +133,13 @@ def open_session(
             plan = planned(context, message)
         except (TransferError, ValueError, OverflowError, MemoryError) as error:
             context.transport.drop_peer(message.session)
-            refused = Refusal(FailureCode.MISMATCH, rank_shape.both(f"{error}.", context.shape.words, message.shape))
+            refused = RegistrationRefusal(
+                FailureCode.MISMATCH, rank_shape.both(f"{error}.", context.shape.words, message.shape)
+            )
     crowded = make_room(message.endpoint) if refused is None else ""
     if crowded:
         context.transport.drop_peer(message.session)
-        refused = Refusal(FailureCode.MISMATCH, crowded)
+        refused = RegistrationRefusal(FailureCode.MISMATCH, crowded)
     answer = codec.encode(_answer(context, message.session, refused))
     try:
         if refused is not None:
@@ -163,7 +165,7 @@ def open_session(
     )
 
 
-def _answer(context: RankContext, session: str, refused: Refusal | None) -> RegisterAck:
+def _answer(context: RankContext, session: str, refused: RegistrationRefusal | None) -> RegisterAck:
     code, reason = (refused.code.value, clipped(refused.reason)) if refused else ("", "")
     return RegisterAck(session, context.endpoint, context.host, refused is None, reason, code)
 
@@ -256,7 +258,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ChunkInFlight:
     """A chunk on its way to every decode rank of the room."""
 
     chunk: Chunk
@@ -282,7 +284,7 @@ def note_page_list(info: TransferInfo) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class Destination:
+class ChunkDestination:
     """A dummy takes part in the count and gets nothing. `nbytes`, `chunks` and `descriptors` count what was posted."""
 
     session: DecodeSession

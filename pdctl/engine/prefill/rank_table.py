@@ -40,7 +40,7 @@ MAX_RANKS = 1 << 16  # of one prefill instance; a row that claims more is not be
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class BootstrapRequest:
     """`peer` and `own` are the addresses of the connection's two ends; empty where nobody asked over one."""
 
     method: str
@@ -54,7 +54,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class BootstrapResponse:
     status: int
     body: bytes
     content_type: str
@@ -71,11 +71,11 @@ class Answer:
         return found
 
 
-def text(status: int, body: str, kind: str = "text/plain", allow: str = "", close: bool = False) -> Answer:
-    return Answer(status, body.encode(), f"{kind}; charset=utf-8", allow, close)
+def text(status: int, body: str, kind: str = "text/plain", allow: str = "", close: bool = False) -> BootstrapResponse:
+    return BootstrapResponse(status, body.encode(), f"{kind}; charset=utf-8", allow, close)
 
 
-def document(value: dict[str, object]) -> Answer:
+def document(value: dict[str, object]) -> BootstrapResponse:
     """With the blanks aiohttp's json_response leaves, so that answers equal SGLang's byte for byte."""
     return text(200, json.dumps(value), "application/json")
 
@@ -116,7 +116,7 @@ class RankTable:
         count, expected = self.registered
         return expected > 0 and count >= expected
 
-    def put(self, body: bytes, misfit: Callable[[RankRow], str] = lambda row: "") -> Answer:
+    def put(self, body: bytes, misfit: Callable[[RankRow], str] = lambda row: "") -> BootstrapResponse:
         """`misfit`: why a row is not to be taken; empty if it is."""
         try:
             row = _parse(body, RankRow)
@@ -143,7 +143,7 @@ class RankTable:
         )  # fmt: skip
         return text(200, "OK")
 
-    def get(self, query: dict[str, str]) -> Answer:
+    def get(self, query: dict[str, str]) -> BootstrapResponse:
         given = [query.get(name, "") for name in PARAMETERS]
         if not all(given):
             return text(400, "Missing inputs for bootstrap server.")
@@ -155,7 +155,7 @@ class RankTable:
         except ValueError:
             return text(500, CRASHED, close=True)  # as aiohttp does after a crash
 
-    def _rank(self, given: list[str]) -> Answer:
+    def _rank(self, given: list[str]) -> BootstrapResponse:
         """sglang looks rank by rank: an unknown one is a 404 even when a later one is no integer."""
         slot: tuple[int, ...] = ()
         for value in given:
@@ -167,7 +167,7 @@ class RankTable:
         endpoint: dict[str, object] = {"rank_ip": row.rank_ip, "rank_port": int(row.rank_port)}
         return document({**endpoint, "instance_id": row.instance_id} if row.instance_id else endpoint)
 
-    def _shape(self) -> Answer:
+    def _shape(self) -> BootstrapResponse:
         """Key order and the null keys are sglang 0.5.23's; two keys appear only when they have a value."""
         row = self._first
         if row is None:
@@ -202,7 +202,7 @@ class RankTable:
         """Of the ranks that are registered."""
         return {row.rank_ip for row in self._ranks.values()}
 
-    def register_dp_rank(self, body: bytes) -> Answer:
+    def register_dp_rank(self, body: bytes) -> BootstrapResponse:
         try:
             entry = _parse(body, RoomRank)
         except BodyError as error:
@@ -213,7 +213,7 @@ class RankTable:
         log.debug("Registered dp_rank=%s for bootstrap_room=%s", entry.dp_rank, entry.bootstrap_room)
         return text(200, "OK")
 
-    def query_dp_ranks(self, body: bytes) -> Answer:
+    def query_dp_ranks(self, body: bytes) -> BootstrapResponse:
         try:
             query = _parse(body, RoomQuery)
         except BodyError as error:
@@ -240,7 +240,7 @@ def _parse(body: bytes, kind: type[T]) -> T:
         raise BodyError(f"the body is not JSON: {error}") from None
 
 
-class Admission:
+class RegistrationCheck:
     """`shape`: of the instance, from its command line; None: the first row decides, as in sglang."""
 
     def __init__(self, shape: Shape | None = None, secret: DeploymentSecret | None = None) -> None:
@@ -252,7 +252,7 @@ class Admission:
         """Whether what passes `unsigned` is of this deployment."""
         return self._verifier is not None
 
-    def unsigned(self, request: Request) -> str:
+    def unsigned(self, request: BootstrapRequest) -> str:
         """Why a request that changes the table is answered 401; empty if it may be read."""
         if self._verifier is None:
             return ""
@@ -263,7 +263,7 @@ class Admission:
             )
         return self._verifier.refuse(request.signature, request.method, request.target, request.body)
 
-    def misfit(self, row: RankRow, request: Request) -> str:
+    def misfit(self, row: RankRow, request: BootstrapRequest) -> str:
         """Why a row is answered 400 or 403: it is not of this instance, or not the sender's to register."""
         sizes = (row.dp_size, row.attn_cp_size, row.attn_tp_size, row.pp_size)
         shape = self._shape
@@ -281,7 +281,7 @@ class Admission:
         return "" if self._verifier is not None else foreign(request, (row.rank_ip,))
 
 
-def foreign(request: Request, known: Iterable[str]) -> str:
+def foreign(request: BootstrapRequest, known: Iterable[str]) -> str:
     """Why the sender is a stranger: it calls neither from this machine nor from one of the `known` addresses."""
     peer = address(request.peer)
     if peer is None or peer.is_loopback or peer == address(request.own):

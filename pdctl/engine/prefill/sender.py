@@ -15,7 +15,7 @@ from pdctl.engine.kv_link import room_state as failures
 from pdctl.engine.kv_link.kv_frames import Status, clipped, unpack_pages
 from pdctl.engine.kv_link.kv_loop import BUSY_POLL
 from pdctl.engine.kv_link.room_state import Failure, FailureCode, FakeSender, KVPoll, TransferStats
-from pdctl.engine.prefill.decode_sessions import Chunk, Destination, Part, note_page_list
+from pdctl.engine.prefill.decode_sessions import Chunk, ChunkDestination, ChunkInFlight, note_page_list
 from pdctl.engine.transfer.transport import Op, OpState, TransferError
 
 if TYPE_CHECKING:
@@ -70,10 +70,10 @@ class KvSender:
         self._began = 0.0
         self._busy_from = 0.0  # when the ops that run now, or the last ones, began
         self._moving = 0.0  # seconds in which ops ran
-        self._destinations: dict[str, Destination] = {}
+        self._destinations: dict[str, ChunkDestination] = {}
         self._chunks: list[Chunk] = []
         self._running: list[Op] = []
-        self._parts: list[Part] = []  # chunks that have not arrived everywhere
+        self._parts: list[ChunkInFlight] = []  # chunks that have not arrived everywhere
         self._helpers: set[str] = set()  # sessions that know of running ops
         self._stuck_at = 0.0  # when running ops fail the room
         self._deadline = 0.0  # when running ops of a failing room are cut off
@@ -155,7 +155,7 @@ class KvSender:
             return
         if not said:
             note_page_list(info)
-        destination = self._destinations[session.id] = Destination(session, info, unpack_pages(info.pages))
+        destination = self._destinations[session.id] = ChunkDestination(session, info, unpack_pages(info.pages))
         session.join(self.room)
         wrong = destination.check()
         if wrong:
@@ -186,7 +186,7 @@ class KvSender:
         self._conclude()
 
     def _post(self, chunk: Chunk) -> None:
-        part = Part(chunk, time.monotonic(), [])
+        part = ChunkInFlight(chunk, time.monotonic(), [])
         self._began = self._began or part.began
         if not self._running:
             self._busy_from = part.began
@@ -219,7 +219,7 @@ class KvSender:
         """What this rank has posted for the room, to all decode ranks."""
         return sum(destination.nbytes for destination in self._destinations.values())
 
-    def _post_to(self, destination: Destination, part: Part, first: int) -> None:
+    def _post_to(self, destination: ChunkDestination, part: ChunkInFlight, first: int) -> None:
         session, chunk = destination.session, part.chunk
         if destination.wrong_length(self._sent, chunk.last):
             text = (
@@ -351,7 +351,7 @@ class KvSender:
         else:
             log.info("room=%d sender failed rid='%s' code=%s: %s", self.room, self.rid, failure.code, failure.message)
 
-    def _tell(self, to: Destination, state: KVPoll, failure: Failure | None = None, metadata: bytes = b"") -> None:
+    def _tell(self, to: ChunkDestination, state: KVPoll, failure: Failure | None = None, metadata: bytes = b"") -> None:
         code, reason = (failure.code, clipped(failure.message)) if failure else ("", "")
         to.session.tell(
             Status(

@@ -27,16 +27,16 @@ from pdctl import open_files
 from pdctl.engine.drill import fault_points
 from pdctl.engine.ipc import steady_clock
 from pdctl.engine.ipc.messages import (
-    Abort,
+    AbortRequest,
     Ask,
     AskRooms,
     Flush,
     Flushed,
     Generate,
     Outputs,
-    Report,
     Request,
     Rooms,
+    SchedulerReport,
     Stop,
     Switched,
     SwitchRole,
@@ -144,7 +144,7 @@ class Scheduler:
         if isinstance(request, Generate):
             self._served += 1
             self._role.admit(request)
-        elif isinstance(request, Abort):
+        elif isinstance(request, AbortRequest):
             self._abort(request)
         elif isinstance(request, Flush):
             self._flush_cache(request)
@@ -155,7 +155,7 @@ class Scheduler:
         elif isinstance(request, Stop):
             self._stopping = True
             if request.now:
-                self._abort(Abort(all=True))
+                self._abort(AbortRequest(all=True))
         elif isinstance(request, SwitchRole):
             self._switch_role(request)
 
@@ -166,7 +166,7 @@ class Scheduler:
         self._role, answer = self._switch.take(request, self._role)
         self._reply(answer)
 
-    def _abort(self, request: Abort) -> None:
+    def _abort(self, request: AbortRequest) -> None:
         """sglang 0.5.23: a rid aborts every request whose id starts with it; an empty one is ignored."""
         if not request.all and not request.rid:
             log.warning("Ignoring abort with empty rid")
@@ -189,7 +189,7 @@ class Scheduler:
         self._reply(Flushed(request.id, not total, reason))
 
     def _answer(self, request: Ask) -> None:
-        self._reply(Report(request.id, self._resources.dp_rank or 0, self._state(), self._load()))
+        self._reply(SchedulerReport(request.id, self._resources.dp_rank or 0, self._state(), self._load()))
 
     def _state(self) -> dict[str, str | int | float | bool | None]:
         resources = self._resources
@@ -239,7 +239,7 @@ class Scheduler:
             "num_aborted_reqs": self._aborted,
         }
 
-    def _reply(self, reply: Report | Rooms | Flushed | Switched) -> None:
+    def _reply(self, reply: SchedulerReport | Rooms | Flushed | Switched) -> None:
         if self._leader:
             self._mailbox.send(reply)
 

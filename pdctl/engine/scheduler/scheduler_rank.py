@@ -15,7 +15,7 @@ from pdctl.engine.config.checkpoint_config import CheckpointError, ModelConfig
 from pdctl.engine.config.instance_args import Whereabouts
 from pdctl.engine.config.process_log import hit_an_exception
 from pdctl.engine.ipc.channels import Channels, keys_of, local_line
-from pdctl.engine.ipc.messages import Died, Ready, Stage
+from pdctl.engine.ipc.messages import Died, Ready, StartupStage
 from pdctl.engine.kvcache.allocator import PageAllocator, PageTable
 from pdctl.engine.kvcache.metadata_row import MetadataSlots
 from pdctl.engine.model.model_runner import ModelRunner
@@ -211,7 +211,7 @@ class Rank:
         self._groups.close()
 
     def _stage(self, name: str, seconds: float) -> None:
-        self._mailbox.send(Stage(self._tp_rank, self._dp_rank, name, seconds, self._pp_rank))
+        self._mailbox.send(StartupStage(self._tp_rank, self._dp_rank, name, seconds, self._pp_rank))
 
     def _facts(self) -> dict[str, str | int | float | bool | None]:
         sizing = self._sizing

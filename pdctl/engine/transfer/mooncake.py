@@ -56,7 +56,7 @@ class Descriptor(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class CopyRoute:
     """From our pool to the peer's: addresses of their first bytes, and what moves between them."""
 
     session: str
@@ -149,12 +149,12 @@ class MooncakeTransport:
                 f"mooncake: peer {peer}: a pool is smaller than its geometry says ({remote.nbytes} bytes)"
             )
         here, there = sides(local, remote, cut)
-        route = Route(theirs.session, own.address, theirs.address, here, there)
+        route = CopyRoute(theirs.session, own.address, theirs.address, here, there)
         return TransferPlan(peer, local, remote, cut, route, here.per_page)
 
     def post(self, plan: TransferPlan, src_pages: Pages, dst_pages: Pages) -> Op:
         require_pairs(src_pages, dst_pages, plan.local, plan.remote)
-        route: Route = plan.state
+        route: CopyRoute = plan.state
         found = spans(route.here, route.there, src_pages, dst_pages)
         sources, targets = (found.src + route.ours).tolist(), (found.dst + route.theirs).tolist()
         lengths, flying, failed = found.lengths.tolist(), deque[int](), False

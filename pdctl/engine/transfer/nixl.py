@@ -50,7 +50,7 @@ Kind = Literal["DRAM", "VRAM"]
 Address = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 
-class Descriptor(msgspec.Struct, frozen=True):
+class AgentDescriptor(msgspec.Struct, frozen=True):
     """Where the pool of an agent lies. It comes from a peer: `Agent.add` holds it to what the metadata say."""
 
     agent: Annotated[str, Meta(min_length=1, max_length=128)]
@@ -122,7 +122,7 @@ class Agent:
             raise TransferError(f"nixl: {error}") from None
         self.errors = _error_classes(bindings)
         self.plans: dict[str, list[Lists]] = {}  # by peer
-        self._peers: dict[str, Descriptor] = {}
+        self._peers: dict[str, AgentDescriptor] = {}
         self._lock = threading.Lock()  # one thread may add a peer while another one drops one of the same process
         config = api.nixl_agent_config(
             enable_prog_thread=False, backends=[], sync_mode=api.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
@@ -137,14 +137,14 @@ class Agent:
             metadata = self._agent.get_agent_metadata()
         except self.errors as error:
             raise TransferError(f"nixl: cannot register {pool.nbytes} bytes of {pool.kind}: {error}") from None
-        self.own = Descriptor(self._agent.name, metadata, pool.address, pool.nbytes, pool.device, pool.kind)
+        self.own = AgentDescriptor(self._agent.name, metadata, pool.address, pool.nbytes, pool.device, pool.kind)
 
     @property
     def load(self) -> int:
         """How many peers it serves."""
         return len(self._peers)
 
-    def add(self, peer: str, theirs: Descriptor) -> None:
+    def add(self, peer: str, theirs: AgentDescriptor) -> None:
         """Raise TransferError unless the metadata are of the agent the descriptor names and hold all of its pool."""
         with self._lock:
             known = self._knows(theirs.agent)
@@ -165,7 +165,7 @@ class Agent:
             self._peers[peer] = theirs
             self.plans[peer] = []
 
-    def _load(self, peer: str, theirs: Descriptor) -> None:
+    def _load(self, peer: str, theirs: AgentDescriptor) -> None:
         try:
             loaded = self._agent.add_remote_agent(theirs.metadata)
         except self.errors as error:
@@ -194,7 +194,7 @@ class Agent:
             if not self._knows(known.agent):
                 self._forget(known.agent)
 
-    def peer(self, peer: str) -> Descriptor:
+    def peer(self, peer: str) -> AgentDescriptor:
         return self._peers[peer]
 
     def lists(self, peer: str, here: Blocks, there: Blocks) -> Lists:
@@ -210,7 +210,7 @@ class Agent:
         self.plans[peer].append(made)
         return made
 
-    def _prepare(self, agent: str, pool: Descriptor, blocks: Blocks) -> Any:  # noqa: ANN401  # a handle of the binding
+    def _prepare(self, agent: str, pool: AgentDescriptor, blocks: Blocks) -> Any:  # noqa: ANN401  # a handle of the binding
         rows = blocks.rows(pool.address)
         rows[:, 2] = pool.device
         try:
@@ -287,7 +287,7 @@ class NixlTransport:
 
     def add_peer(self, peer: str, descriptor: bytes) -> None:
         try:
-            theirs = msgspec.msgpack.decode(descriptor, type=Descriptor)
+            theirs = msgspec.msgpack.decode(descriptor, type=AgentDescriptor)
         except MALFORMED as error:
             raise TransferError(f"nixl: peer {peer} sent no nixl descriptor ({error})") from None
         self.drop_peer(peer)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NO_PAGES: Pages = np.empty(0, dtype=np.int32)
 
 
-class Run(NamedTuple):
+class PageRun(NamedTuple):
     """`count` pages from `src` on, to `dst` on."""
 
     src: int
@@ -32,17 +32,17 @@ class Run(NamedTuple):
     count: int  # type: ignore[assignment]  # tuple.count is of no use here
 
 
-def runs(src: Pages, dst: Pages) -> list[Run]:
+def runs(src: Pages, dst: Pages) -> list[PageRun]:
     """The shortest list of runs that moves every pair in order; a run ends where either side jumps."""
     if len(src) == 0:
         return []
     # Before every write, with caches full of KV bytes: few calls into numpy, each costs more than a short list does.
     froms, tos, count = src.tolist(), dst.tolist(), len(src)
     if froms == list(range(froms[0], froms[0] + count)) and tos == list(range(tos[0], tos[0] + count)):
-        return [Run(froms[0], tos[0], count)]
+        return [PageRun(froms[0], tos[0], count)]
     ends = (np.flatnonzero((src[1:] - src[:-1] != 1) | (dst[1:] - dst[:-1] != 1)) + 1).tolist()
     starts = [0, *ends]
-    return [Run(froms[start], tos[start], end - start) for start, end in zip(starts, [*ends, count], strict=True)]
+    return [PageRun(froms[start], tos[start], end - start) for start, end in zip(starts, [*ends, count], strict=True)]
 
 
 def require_pages(what: str, pages: Pages, num_pages: int) -> None:

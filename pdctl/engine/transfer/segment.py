@@ -33,7 +33,7 @@ TOKEN = 10  # random bytes; macOS allows 31 characters for a whole name
 PREFIX = "pdctl-"
 
 
-class Handle(msgspec.Struct, frozen=True):
+class SegmentHandle(msgspec.Struct, frozen=True):
     """How to find a segment. `fd` and `inode` are of a memfd of process `pid`; -1 and 0 where the token names it."""
 
     token: Annotated[str, Meta(pattern=r"^[0-9a-f]{20}\Z")]
@@ -58,7 +58,7 @@ class Segment(Protocol):
     @property
     def view(self) -> memoryview: ...
     @property
-    def handle(self) -> Handle: ...
+    def handle(self) -> SegmentHandle: ...
     def close(self) -> None: ...
 
 
@@ -80,7 +80,7 @@ def create_segment(nbytes: int) -> Segment:
     return MemfdSegment(nbytes) if hasattr(os, "memfd_create") else NamedSegment(nbytes)
 
 
-def map_segment(peer: str, handle: Handle) -> Mapping:
+def map_segment(peer: str, handle: SegmentHandle) -> Mapping:
     """Raises TransferError with the likely cause when the memory cannot be opened."""
     try:
         return MemfdMapping(handle) if hasattr(os, "memfd_create") else NamedMapping(handle)
@@ -102,7 +102,7 @@ class MemfdSegment:
         fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         self._memory = touched(mmap.mmap(self._fd, nbytes))
         self.view = memoryview(self._memory)
-        self.handle = Handle(token, nbytes, os.getpid(), self._fd, os.fstat(self._fd).st_ino)
+        self.handle = SegmentHandle(token, nbytes, os.getpid(), self._fd, os.fstat(self._fd).st_ino)
 
     def close(self) -> None:
         self.view.release()
@@ -111,7 +111,7 @@ class MemfdSegment:
 
 
 class MemfdMapping:
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: SegmentHandle) -> None:
         self._path, self._inode = handle.path, handle.inode
         self.pid = handle.pid
         fd = _opened(handle)
@@ -132,7 +132,7 @@ class MemfdMapping:
         _let_go(self.view, self._memory)
 
 
-def _opened(handle: Handle) -> int:
+def _opened(handle: SegmentHandle) -> int:
     """A descriptor of the memfd that `handle` means. Raise OSError if it leads to anything else, before it is written.
 
     To open what is no memfd may wait (a FIFO) or do things (a device), so the link is read before. The number may be
@@ -169,7 +169,7 @@ class NamedSegment:
         self._memory = shared_memory.SharedMemory(PREFIX + token, create=True, size=nbytes)
         self.view = _buffer(self._memory, nbytes)
         as_bytes(self.view)[:] = 0
-        self.handle = Handle(token, nbytes, os.getpid())
+        self.handle = SegmentHandle(token, nbytes, os.getpid())
 
     def close(self) -> None:
         self._memory.unlink()
@@ -179,7 +179,7 @@ class NamedSegment:
 
 
 class NamedMapping:
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: SegmentHandle) -> None:
         from multiprocessing import resource_tracker, shared_memory
 
         if sys.version_info >= (3, 13):

@@ -11,7 +11,7 @@ import numpy as np
 from pdctl.engine.ipc.codec import MALFORMED
 from pdctl.engine.transfer import segment
 from pdctl.engine.transfer.pages import Blocks, require_pairs, runs, sides
-from pdctl.engine.transfer.segment import Handle, Mapping, Segment, create_segment, map_segment
+from pdctl.engine.transfer.segment import Mapping, Segment, SegmentHandle, create_segment, map_segment
 from pdctl.engine.transfer.transport import (
     Buffer,
     Caps,
@@ -73,7 +73,7 @@ class ShmTransport:
 
     def add_peer(self, peer: str, descriptor: bytes) -> None:
         try:
-            handle = msgspec.msgpack.decode(descriptor, type=Handle)
+            handle = msgspec.msgpack.decode(descriptor, type=SegmentHandle)
         except MALFORMED as error:
             raise TransferError(f"shm: peer {peer} sent no shared-memory handle ({error})") from None
         self.drop_peer(peer)

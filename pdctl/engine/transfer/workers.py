@@ -63,7 +63,7 @@ class Job:
     plan: TransferPlan
     src: Pages
     dst: Pages
-    shard: Shard
+    shard: WorkerShard
     made: Op | None = None  # the inner transport's; its shard's thread looks at it
     taken: bool = False  # by a thread, or given up: whoever comes second leaves it alone
     began: float = 0.0
@@ -81,11 +81,11 @@ class Job:
 class Order(NamedTuple):
     peer: str  # as the inner transport knows it
     nbytes: int
-    act: Callable[[Worker], None]
+    act: Callable[[TransferWorker], None]
 
 
 @dataclass(slots=True, eq=False)
-class Shard:
+class WorkerShard:
     """`lock` guards what a thread and its successor share, and who takes a job; nobody holds it across a call."""
 
     number: int
@@ -93,7 +93,7 @@ class Shard:
     lock: threading.Lock = field(default_factory=threading.Lock)
     peers: set[str] = field(default_factory=set)
     parked: dict[str, list[Order]] = field(default_factory=dict)  # by peer whose call has not returned
-    worker: Worker | None = None
+    worker: TransferWorker | None = None
     watched: bool = False  # the loop will look whether the running call returns
     progressing: bool = False  # an order to make progress is in the inbox or runs
 
@@ -110,15 +110,15 @@ class Workers(TransportWrapper):
         self.inner = inner
         self._loop = loop
         self._patience = patience
-        self._shards = [Shard(number) for number in range(count)]
-        self._shard_of: dict[str, Shard] = {}  # by the inner transport's name of a peer
+        self._shards = [WorkerShard(number) for number in range(count)]
+        self._shard_of: dict[str, WorkerShard] = {}  # by the inner transport's name of a peer
         self._inner_name: dict[str, str] = {}
         self._outer_name: dict[str, str] = {}
         self._names_used: dict[str, int] = {}  # while their peers are being dropped
         self._open: dict[str, set[Job]] = {}  # by the inner transport's name of a peer
         self._jobs = 0  # open ones, of all peers
         self._turn_at = 0.0  # monotonic: when the loop's thread may copy by itself again
-        self._lost: list[Worker] = []  # threads that are still in a call that does not return
+        self._lost: list[TransferWorker] = []  # threads that are still in a call that does not return
 
     # --- peers
 
@@ -155,7 +155,7 @@ class Workers(TransportWrapper):
         self._names_used[peer] = self._names_used.get(peer, 0) + 1
         self._put(shard, Order(name, 0, lambda worker: self._drop(peer, name, worker)))
 
-    def _drop(self, peer: str, name: str, worker: Worker) -> None:
+    def _drop(self, peer: str, name: str, worker: TransferWorker) -> None:
         worker.drop(name)
         self._loop.call(lambda: self._dropped(peer))
 
@@ -227,20 +227,20 @@ class Workers(TransportWrapper):
         for shard in self._shards:
             if not shard.progressing and lane in (None, shard.number):
                 shard.progressing = True
-                self._put(shard, Order("", 0, Worker.progress))
+                self._put(shard, Order("", 0, TransferWorker.progress))
 
-    def _put(self, shard: Shard, order: Order) -> None:
+    def _put(self, shard: WorkerShard, order: Order) -> None:
         if shard.worker is None:
-            shard.worker = Worker(shard, self, [])
+            shard.worker = TransferWorker(shard, self, [])
         shard.inbox.put(order)
         self._watch_later(shard, self._patience)
 
-    def _watch_later(self, shard: Shard, seconds: float) -> None:
+    def _watch_later(self, shard: WorkerShard, seconds: float) -> None:
         if not shard.watched:
             shard.watched = True
             self._loop.later(seconds, lambda: self._watch(shard))
 
-    def _watch(self, shard: Shard) -> None:
+    def _watch(self, shard: WorkerShard) -> None:
         """See to it that the call returns that others are queued behind."""
         shard.watched = False
         worker = shard.worker
@@ -260,7 +260,7 @@ class Workers(TransportWrapper):
                 order.peer, time.monotonic() - worker.since, shard.inbox.qsize(),
             )  # fmt: skip
             self._lost = [*(lost for lost in self._lost if lost.thread.is_alive()), worker]
-            shard.worker = Worker(shard, self, moved)
+            shard.worker = TransferWorker(shard, self, moved)
         else:
             self._watch_later(shard, min(wait, self._patience))
 
@@ -328,10 +328,10 @@ def posted(transport: Transport, job: Job) -> Op:
         return Op(job.plan.peer, 0, OpState.FAILED, f"{type(error).__name__}: {error}")
 
 
-class Worker:
+class TransferWorker:
     """One thread of a shard."""
 
-    def __init__(self, shard: Shard, owner: Workers, underway: list[Job]) -> None:
+    def __init__(self, shard: WorkerShard, owner: Workers, underway: list[Job]) -> None:
         self.shard = shard
         self.underway = underway
         self.order: Order | None = None  # the call it is in
@@ -365,7 +365,8 @@ class Worker:
             if order is None or not self._guarded(order):
                 return False
         return all(
-            self._guarded(Order(job.plan.peer, 0, functools.partial(Worker.look, job=job))) for job in self._due()
+            self._guarded(Order(job.plan.peer, 0, functools.partial(TransferWorker.look, job=job)))
+            for job in self._due()
         )
 
     def _patience(self) -> float | None:
@@ -398,7 +399,7 @@ class Worker:
             for waiting in self.shard.parked.pop(order.peer):
                 self.shard.inbox.put(waiting)
             for job in self.underway:
-                self.shard.inbox.put(Order(order.peer, 0, functools.partial(Worker.adopt, job=job)))
+                self.shard.inbox.put(Order(order.peer, 0, functools.partial(TransferWorker.adopt, job=job)))
         return False
 
     def _fail(self, peer: str, why: str) -> None:

@@ -5,7 +5,7 @@ LAUNCHER_ROWS are what `pdctl launch` adds to the log of a process it watches, a
 
 from __future__ import annotations
 
-from pdctl.engines.row import Level, Measure, Row, Speaker
+from pdctl.engines.base import Level, Measure, Row, Speaker
 from pdctl.engines.sign import Phase, Sign
 
 ENGINE = Speaker.PDCTL_ENGINE

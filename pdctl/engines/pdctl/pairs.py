@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.base import Level, Row, Speaker
 
 ENGINE = Speaker.PDCTL_ENGINE
 _ROOM = r"room=(?P<room>\d+) "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pdctl.engines.row import Level, Measure, Row, Speaker
+from pdctl.engines.base import Level, Measure, Row, Speaker
 from pdctl.engines.sign import Phase, Sign
 
 ROUTER = Speaker.PDCTL_ROUTER

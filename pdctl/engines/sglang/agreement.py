@@ -22,7 +22,7 @@ def common_page_size(*sizes: int | None) -> int:
     return largest if largest > 1 else USUAL_PAGE
 
 
-class Rule(str, Enum):
+class Comparison(str, Enum):
     MUST_EQUAL = "must equal"
     MAY_DIFFER = "may differ"
     MUST_DIFFER = "must differ"
@@ -37,7 +37,7 @@ class Setting(NamedTuple):
     """
 
     key: str
-    rule: Rule
+    rule: Comparison
     why: str
     code: str = ""
     flags: tuple[str, ...] = ()
@@ -58,9 +58,9 @@ OTHERS: dict[str, Span] = {
     "launch_command": Span(V0_5_20),
 }
 
-MUST, MAY = Rule.MUST_EQUAL, Rule.MAY_DIFFER
+MUST, MAY = Comparison.MUST_EQUAL, Comparison.MAY_DIFFER
 SETTINGS: tuple[Setting, ...] = (
-    Setting("disaggregation_mode", Rule.MUST_DIFFER, "one reads prompts, the other writes answers", "PD301",
+    Setting("disaggregation_mode", Comparison.MUST_DIFFER, "one reads prompts, the other writes answers", "PD301",
         ("disaggregation-mode",)),
     Setting("page_size", MUST, "pages are copied whole: from 0.5.8 on the decode refuses the first request, 0.5.3 "
         "copies the wrong bytes", "PD302", ("page-size",)),

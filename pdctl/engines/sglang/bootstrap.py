@@ -28,7 +28,7 @@ QUERIES: tuple[Query, ...] = (
 )
 
 
-class Key(NamedTuple):
+class TopologyKey(NamedTuple):
     """A key of the topology answer. meaning: one word for both styles. always: the server writes it even when null."""
 
     name: str
@@ -37,24 +37,24 @@ class Key(NamedTuple):
     always: bool = True
 
 
-SHAPE_KEYS: tuple[Key, ...] = (
-    Key("prefill_attn_tp_size", "attn_tp_size", TO_10),
-    Key("prefill_dp_size", "dp_size", TO_10),
-    Key("prefill_pp_size", "pp_size", TO_10),
-    Key("prefill_page_size", "page_size", Span(V0_5_8, V0_5_10)),
-    Key("attn_tp_size", "attn_tp_size", FROM_10),
-    Key("attn_cp_size", "attn_cp_size", FROM_10),
-    Key("dp_size", "dp_size", FROM_10),
-    Key("pp_size", "pp_size", FROM_10),
-    Key("page_size", "page_size", FROM_10),
-    Key("kv_cache_dtype", "kv_cache_dtype", FROM_10),
-    Key("follow_bootstrap_room", "follow_bootstrap_room", FROM_10),
-    Key("enable_dsa_cache_layer_split", "enable_dsa_cache_layer_split", Span(V0_5_16)),
-    Key("prefill_http_port", "prefill_http_port", Span(V0_5_16)),
-    Key("decode_allocation_policy", "decode_allocation_policy", Span(V0_5_22)),
-    Key("enable_kv_cache_sharding", "enable_kv_cache_sharding", Span(V0_5_23)),
-    Key("kv_layout", "kv_layout", Span(V0_5_23), always=False),
-    Key("dsv41_spec_layout", "dsv41_spec_layout", Span(V0_5_21), always=False),
+SHAPE_KEYS: tuple[TopologyKey, ...] = (
+    TopologyKey("prefill_attn_tp_size", "attn_tp_size", TO_10),
+    TopologyKey("prefill_dp_size", "dp_size", TO_10),
+    TopologyKey("prefill_pp_size", "pp_size", TO_10),
+    TopologyKey("prefill_page_size", "page_size", Span(V0_5_8, V0_5_10)),
+    TopologyKey("attn_tp_size", "attn_tp_size", FROM_10),
+    TopologyKey("attn_cp_size", "attn_cp_size", FROM_10),
+    TopologyKey("dp_size", "dp_size", FROM_10),
+    TopologyKey("pp_size", "pp_size", FROM_10),
+    TopologyKey("page_size", "page_size", FROM_10),
+    TopologyKey("kv_cache_dtype", "kv_cache_dtype", FROM_10),
+    TopologyKey("follow_bootstrap_room", "follow_bootstrap_room", FROM_10),
+    TopologyKey("enable_dsa_cache_layer_split", "enable_dsa_cache_layer_split", Span(V0_5_16)),
+    TopologyKey("prefill_http_port", "prefill_http_port", Span(V0_5_16)),
+    TopologyKey("decode_allocation_policy", "decode_allocation_policy", Span(V0_5_22)),
+    TopologyKey("enable_kv_cache_sharding", "enable_kv_cache_sharding", Span(V0_5_23)),
+    TopologyKey("kv_layout", "kv_layout", Span(V0_5_23), always=False),
+    TopologyKey("dsv41_spec_layout", "dsv41_spec_layout", Span(V0_5_21), always=False),
 )
 RANK_KEYS = ("rank_ip", "rank_port")
 
@@ -93,7 +93,7 @@ REGISTERED: tuple[Sent, ...] = (
 )
 
 
-class Answer(NamedTuple):
+class StatusMeaning(NamedTuple):
     """What a status of one question means."""
 
     question: str  # health | shape | rank | other
@@ -105,18 +105,18 @@ class Answer(NamedTuple):
 
 NOT_COMPLETE = r"Prefill server not fully registered yet \((?P<registered>\d+) workers registered\)\."
 
-ANSWERS: tuple[Answer, ...] = (
-    Answer("health", 200, "OK", "the socket listens; says nothing about registration"),
-    Answer("shape", 200, "", "every rank is registered", FROM_10),
-    Answer("shape", 200, "", "what is registered so far; null before the first rank", TO_10),
-    Answer("shape", 503, NOT_COMPLETE, "ranks are missing", FROM_10),
-    Answer("shape", 400, "Missing inputs for bootstrap server.", "asked in the other style's words"),
-    Answer("rank", 200, "", "the rank's ZMQ address"),
-    Answer("rank", 404, "Bootstrap info not found for", "no such rank", FROM_10),
-    Answer("rank", 500, "", "no such rank (KeyError)", TO_10),
-    Answer("rank", 503, NOT_COMPLETE, "ranks are missing", FROM_10),
-    Answer("other", 405, "Method not allowed", "a bootstrap server asked with another method"),
-    Answer("other", 404, "404: Not Found", "a bootstrap server, or any other aiohttp server"),
+ANSWERS: tuple[StatusMeaning, ...] = (
+    StatusMeaning("health", 200, "OK", "the socket listens; says nothing about registration"),
+    StatusMeaning("shape", 200, "", "every rank is registered", FROM_10),
+    StatusMeaning("shape", 200, "", "what is registered so far; null before the first rank", TO_10),
+    StatusMeaning("shape", 503, NOT_COMPLETE, "ranks are missing", FROM_10),
+    StatusMeaning("shape", 400, "Missing inputs for bootstrap server.", "asked in the other style's words"),
+    StatusMeaning("rank", 200, "", "the rank's ZMQ address"),
+    StatusMeaning("rank", 404, "Bootstrap info not found for", "no such rank", FROM_10),
+    StatusMeaning("rank", 500, "", "no such rank (KeyError)", TO_10),
+    StatusMeaning("rank", 503, NOT_COMPLETE, "ranks are missing", FROM_10),
+    StatusMeaning("other", 405, "Method not allowed", "a bootstrap server asked with another method"),
+    StatusMeaning("other", 404, "404: Not Found", "a bootstrap server, or any other aiohttp server"),
 )
 
 # 0.5.10 and later only: which DP rank of a prefill has a room.
@@ -128,5 +128,5 @@ def query(version: Version) -> Query:
     return next(row for row in QUERIES if row.span.holds(version))
 
 
-def shape_keys(version: Version) -> tuple[Key, ...]:
+def shape_keys(version: Version) -> tuple[TopologyKey, ...]:
     return tuple(key for key in SHAPE_KEYS if key.span.holds(version))

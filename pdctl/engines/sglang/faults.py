@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Fault(NamedTuple):
+class KnownFault(NamedTuple):
     """`id` names it in code. `since` inclusive, `until` exclusive. role, backend "": any.
 
     features: all of them must be in use.
@@ -57,81 +57,81 @@ ATTENTION_DP = "DP attention"
 SPECULATION = "speculative decoding"
 NIXL_131 = "NIXL 1.3.1 or 1.3.2"
 
-FAULTS: tuple[Fault, ...] = (
-    Fault(
+FAULTS: tuple[KnownFault, ...] = (
+    KnownFault(
         "bootstrap-waits-for-ever",
         "with NIXL a prefill request whose decode never calls waits for ever and keeps its slot",
         "sglang#34692", V0_5_3, V0_5_18, "update SGLang to 0.5.18", "prefill", "nixl",
     ),
-    Fault(
+    KnownFault(
         "decode-waits-for-ever",
         "with NIXL decode waits for KV cache without any time limit",
         "sglang 0.5.3 source", V0_5_3, V0_5_6, "update SGLang to 0.5.6", "decode", "nixl",
     ),
-    Fault(
+    KnownFault(
         "abort-kills-bootstrap-thread",
         "with NIXL one abort by a decode ends the prefill's bootstrap thread, and every later room hangs",
         "sglang#30352", V0_5_13, V0_5_16, "update SGLang to 0.5.16", "prefill", "nixl",
     ),
-    Fault(
+    KnownFault(
         "failure-not-told",
         "with NIXL decode is not told when a transfer fails at prefill, and waits for its 300 s",
         "sglang#36033", V0_5_3, V0_5_20, "update SGLang to 0.5.20", "decode", "nixl",
     ),
-    Fault(
+    KnownFault(
         "deadline-before-completion",
         "with NIXL decode looks at its deadline before the notices of completion: finished rooms time out",
         "sglang#32267", V0_5_6, V0_5_17, "update SGLang to 0.5.17", "decode", "nixl",
     ),
-    Fault(
+    KnownFault(
         "samples-end-prefill",
         "with NIXL a /generate request with n > 1 can end the prefill: its samples share one room",
         "sglang 0.5.11 source", V0_5_3, V0_5_12, "update SGLang to 0.5.12, or refuse n > 1", "prefill", "nixl",
     ),
-    Fault(
+    KnownFault(
         "one-failure-blacklists",
         "with Mooncake one failed transfer shuts a decode rank out until it registers again",
         "sglang 0.5.12 source", V0_5_3, V0_5_13, "update SGLang to 0.5.13", "prefill", "mooncake",
     ),
-    Fault(
+    KnownFault(
         "one-registration-attempt",
         "a rank tries to register with the bootstrap server once; one that fails stays missing",
         "sglang#25125", V0_5_3, V0_5_12, "update SGLang to 0.5.12", "prefill",
     ),
-    Fault(
+    KnownFault(
         "pages-reused-under-write",
         "decode reuses the pages of an aborted room while the old transfer may still write: silent wrong text",
         "sglang#35049", V0_5_3, V0_5_21, "update SGLang to 0.5.21", "decode",
     ),
-    Fault(
+    KnownFault(
         "decode-blocks-on-dead-prefill",
         "decode can block on a dead prefill's socket, and its /health fails with it",
         "sglang#31144", V0_5_3, V0_5_17, "update SGLang to 0.5.17", "decode",
     ),
-    Fault(
+    KnownFault(
         "long-prompt-unwritten-pages",
         "a prompt above the limit is answered with 200 and text from pages nobody wrote",
         "sglang#30551", V0_5_11, V0_5_19, "update SGLang to 0.5.19", "prefill", reported=True,
     ),
-    Fault(
+    KnownFault(
         "dp-rank-polled-for-ever",
         "decode polls for a DP rank that is never registered until the host is out of ports",
         "sglang#19305", V0_5_9, V0_5_13, "drop --load-balance-method on prefill", "prefill",
         features=(ONE_RANK_BALANCE,), reported=True,
     ),
-    Fault(
+    KnownFault(
         "warm-up-hangs",
         "DP attention with speculation hangs in warm-up or on the first routed request, for some models",
         "sglang#32209", V0_5_15, V0_5_16, "update SGLang to 0.5.16", "decode",
         features=(ATTENTION_DP, SPECULATION), reported=True,
     ),
-    Fault(
+    KnownFault(
         "nixl-crashes",
         "native crashes in NIXL's progress thread and when a peer restarts",
         "sglang#35189", V0_5_17, V0_5_18, "pin another NIXL build", backend="nixl",
         features=(NIXL_131,), reported=True,
     ),
-    Fault(
+    KnownFault(
         "breaker-bypassed",
         "with an open prefill breaker decode still gets rooms that prefill never sees, until the router restarts",
         "sglang#31206", (0, 1, 0), (0, 2, 5), "update the router", component="router", reported=True,
@@ -139,7 +139,7 @@ FAULTS: tuple[Fault, ...] = (
 )  # fmt: skip
 
 
-class Release(NamedTuple):
+class RunningRelease(NamedTuple):
     """One process as far as faults depend on it. `version` as it calls itself."""
 
     version: Version
@@ -153,14 +153,14 @@ class Release(NamedTuple):
         return "SGLang" if self.component == "sglang" else "sglang-router"
 
 
-class Hit(NamedTuple):
+class FaultMatch(NamedTuple):
     """`doubt`: the release lies between one that has the fault and one that has not; "" when it surely has it."""
 
-    fault: Fault
+    fault: KnownFault
     doubt: str
 
 
-def hits(release: Release) -> Iterator[Hit]:
+def hits(release: RunningRelease) -> Iterator[FaultMatch]:
     """The faults of a release, those that are in doubt too."""
     for fault in FAULTS:
         fits = (
@@ -170,10 +170,10 @@ def hits(release: Release) -> Iterator[Hit]:
             and release.features.issuperset(fault.features)
         )
         if fits and fault.since <= release.version < fault.until:
-            yield Hit(fault, "" if fault.reported else _doubt(fault, release.version))
+            yield FaultMatch(fault, "" if fault.reported else _doubt(fault, release.version))
 
 
-def _doubt(fault: Fault, version: Version) -> str:
+def _doubt(fault: KnownFault, version: Version) -> str:
     """Between the last release that was seen to have it and the first that was seen not to."""
     last = max(known for known in SGLANG if known < fault.until)
     if version <= last:

@@ -13,7 +13,7 @@ from pdctl.trace.room_events import Conclusion, seconds_waited, shows_page_list
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdctl.engines.identify import Target
+    from pdctl.engines.identify import ListedPrefill
     from pdctl.logs.event import Event
     from pdctl.trace.observed_deployment import ObservedInstance, RouterWorkers
 
@@ -94,7 +94,7 @@ def _listed_port(case: Case, instance: ObservedInstance | None) -> tuple[str, tu
     return port, (Proof(f"the router was started with bootstrap port {port} for it", start),) if start else ()
 
 
-def _listed(case: Case, instance: ObservedInstance | None) -> list[tuple[Target, Event | None]]:
+def _listed(case: Case, instance: ObservedInstance | None) -> list[tuple[ListedPrefill, Event | None]]:
     """The entries of the routers' lists that can be this prefill: its own, or all while nobody can tell."""
     entries = [(one, router.start) for router in case.deployment.routers for one in router.prefills]
     mine = [entry for entry in entries if instance and case.deployment.at_url(entry[0].url) is instance]
@@ -171,13 +171,13 @@ def _silent(case: Case, owner: ObservedInstance, address: HostPort, proofs: tupl
     return CauseFinding("PD205", "prefill", why, proofs, owner.name, fills, f"curl -sS http://{address}/health")
 
 
-class Destination(NamedTuple):
+class DialledPrefill(NamedTuple):
     """An entry of the router's list: whose it is, and the bootstrap port at which its decode looks for it.
 
     port None: nobody tells what the decode puts in for the router's null.
     """
 
-    entry: Target
+    entry: ListedPrefill
     owner: ObservedInstance | None
     port: int | None
 
@@ -192,14 +192,14 @@ class Destination(NamedTuple):
         return self.owner.name if self.owner else self.entry.url
 
 
-def destinations(case: Case, router: RouterWorkers) -> list[Destination]:
+def destinations(case: Case, router: RouterWorkers) -> list[DialledPrefill]:
     """Of all prefills the request can have been sent to."""
     default = case.decode.default_port if case.decode else None
     entries = [one for one in router.prefills if one.url == case.who.url] or router.prefills
     found = []
     for one in entries:
         address = sent_address(one, default)
-        found.append(Destination(one, case.deployment.at_url(one.url), address.port if address else None))
+        found.append(DialledPrefill(one, case.deployment.at_url(one.url), address.port if address else None))
     return found
 
 
@@ -286,7 +286,7 @@ def null_ports(case: Case) -> CauseFinding | None:
 
 
 def _by_elimination(
-    case: Case, router: RouterWorkers, found: Sequence[Destination], met: Conclusion
+    case: Case, router: RouterWorkers, found: Sequence[DialledPrefill], met: Conclusion
 ) -> Conclusion | None:
     """The other of two prefills, where the one that got the page list shows no request for this room.
 
@@ -314,7 +314,7 @@ def _by_elimination(
 
 
 def _why_null(
-    case: Case, router: RouterWorkers, found: Sequence[Destination], met: Conclusion | None, asked: Conclusion | None
+    case: Case, router: RouterWorkers, found: Sequence[DialledPrefill], met: Conclusion | None, asked: Conclusion | None
 ) -> tuple[str, str]:
     """The prefill that waits, "" where it cannot be named, and why."""
     nulls = "the router sends no bootstrap port, and the decode puts in its own, which is one prefill's at most"
@@ -334,6 +334,6 @@ def _why_null(
     return "", f"{silent}: it went to another one, and no line says to which{here}"
 
 
-def _every(router: RouterWorkers, found: Sequence[Destination]) -> str:
+def _every(router: RouterWorkers, found: Sequence[DialledPrefill]) -> str:
     names = list(dict.fromkeys(one.name for one in found))
     return " and ".join(names[:MOST_NAMED]) + (" and others" if router.cut or len(names) > MOST_NAMED else "")

@@ -12,7 +12,7 @@ from pdctl.catalogue.entry import Severity
 from pdctl.doctor.canary_requests import HARM
 from pdctl.doctor.release_faults import numbers
 from pdctl.doctor.static.refused_flags import TERM
-from pdctl.engines.sglang.faults import ATTENTION_DP, FAULTS, NIXL_131, SPECULATION, Release, hits
+from pdctl.engines.sglang.faults import ATTENTION_DP, FAULTS, NIXL_131, SPECULATION, RunningRelease, hits
 from pdctl.engines.sglang.refusals import REFUSALS, Refusal
 from pdctl.engines.versions import SGLANG, spell
 from tests.cases import for_each
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def reports(version: str, role: str, backend: str, *features: str, component: str = "sglang") -> set[str]:
     known = numbers(version)
     assert known is not None
-    return {hit.fault.report for hit in hits(Release(known, role, backend, frozenset(features), component))}
+    return {hit.fault.report for hit in hits(RunningRelease(known, role, backend, frozenset(features), component))}
 
 
 @for_each(
@@ -62,11 +62,11 @@ def test_a_fault_that_needs_a_feature_waits_for_it() -> None:
 
 
 def test_a_release_that_was_not_read_is_in_doubt_beside_a_bound() -> None:
-    doubts = {hit.fault.report: hit.doubt for hit in hits(Release((0, 5, 15, 2), "prefill", "nixl"))}
+    doubts = {hit.fault.report: hit.doubt for hit in hits(RunningRelease((0, 5, 15, 2), "prefill", "nixl"))}
     assert doubts["sglang#30352"] == "between 0.5.15.post1, which has it, and 0.5.16, which has not"
     assert doubts["sglang#30551"] == ""
     for version in SGLANG:
-        assert {hit.doubt for hit in hits(Release(version, "prefill", "nixl"))} <= {""}
+        assert {hit.doubt for hit in hits(RunningRelease(version, "prefill", "nixl"))} <= {""}
 
 
 def test_a_doubt_is_told_as_one() -> None:

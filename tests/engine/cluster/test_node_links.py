@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from pdctl.deployment_secret import ENV, DeploymentSecret
-from pdctl.engine.cluster.node_links import Hello, Leaving, Up, Wire, Word
+from pdctl.engine.cluster.node_links import Leaving, NodeHello, NodeWire, Up, Word
 from pdctl.engine.cluster.rendezvous import Everybody, Here, Meeting, codec, meet
 from pdctl.engine.ipc.socket_keys import SocketKeys
 from pdctl.errors import NotReadyError
@@ -22,19 +22,19 @@ ONE, OTHER = DeploymentSecret(b"1" * 32), DeploymentSecret(b"2" * 32)
 @contextlib.asynccontextmanager
 async def wires(
     far: DeploymentSecret | None, near: DeploymentSecret | None, tap: list[bytes] | None = None
-) -> AsyncIterator[tuple[Wire, Wire, asyncio.StreamWriter]]:
+) -> AsyncIterator[tuple[NodeWire, NodeWire, asyncio.StreamWriter]]:
     """Node 0's end, the other node's, and the raw socket of the latter. `tap` keeps what the latter writes."""
-    taken: asyncio.Queue[Wire] = asyncio.Queue()
+    taken: asyncio.Queue[NodeWire] = asyncio.Queue()
 
     def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        taken.put_nowait(Wire(reader, writer, far, node0=True))
+        taken.put_nowait(NodeWire(reader, writer, far, node0=True))
 
     server = await asyncio.start_server(accepted, "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     if tap is not None:
         write = writer.write
         writer.write = lambda data: (tap.append(bytes(data)), write(data))[1]  # type: ignore[method-assign]
-    node, zero = Wire(reader, writer, near), await taken.get()
+    node, zero = NodeWire(reader, writer, near), await taken.get()
     try:
         yield zero, node, writer
     finally:
@@ -43,7 +43,7 @@ async def wires(
         server.close()
 
 
-async def greeted(zero: Wire, node: Wire) -> tuple[str, str]:
+async def greeted(zero: NodeWire, node: NodeWire) -> tuple[str, str]:
     far, near = await asyncio.gather(zero.greet(), node.greet())
     return far, near
 
@@ -53,7 +53,7 @@ def test_words_of_both_sides_arrive(secret: DeploymentSecret | None) -> None:
     async def talk() -> None:
         async with wires(secret, secret) as (zero, node, _):
             assert await greeted(zero, node) == ("", "")
-            for word in (Hello(1, "{}"), Leaving()):
+            for word in (NodeHello(1, "{}"), Leaving()):
                 node.send(word)
                 assert await zero.receive() == word
             zero.send(Up())

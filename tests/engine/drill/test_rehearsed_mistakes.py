@@ -7,7 +7,7 @@ import pytest
 from pdctl.engine.config.engine_flags import parse
 from pdctl.engine.config.instance_args import ServerArgs
 from pdctl.engine.drill import fault_points
-from pdctl.engine.drill.modelled_link import Link
+from pdctl.engine.drill.modelled_link import ModelledLink
 from pdctl.engine.drill.rehearsed_mistakes import MARK, OPTIONS, Rehearsal, read
 from pdctl.engine.scheduler.scheduler_log import _speed
 from tests.engine.scheduler.rig import TINY
@@ -30,7 +30,7 @@ def test_several_may_be_given_in_one_flag_or_in_many() -> None:
     many = given("--rehearse", "slow-transfer=64KiB", "--rehearse", "die-after=2")
     assert one == many
     assert one.rehearsal == Rehearsal(
-        words=("slow-transfer=64KiB", "die-after=2"), link=Link(rate=65536.0), die_after=2
+        words=("slow-transfer=64KiB", "die-after=2"), link=ModelledLink(rate=65536.0), die_after=2
     )
     assert ServerArgs.from_json(one.to_json()) == one
 
@@ -39,13 +39,13 @@ def test_several_may_be_given_in_one_flag_or_in_many() -> None:
     ("text", "rate"), [("64KiB", 65536), ("1.5MB", 1_500_000), ("100B", 100), ("2 GiB/s", 2 << 30), ("8KB/s", 8000)]
 )
 def test_rates(text: str, rate: float) -> None:
-    assert read((f"slow-transfer={text}",)).link == Link(rate=rate)
+    assert read((f"slow-transfer={text}",)).link == ModelledLink(rate=rate)
 
 
 def test_a_link_is_read_whole() -> None:
     words = "400Gbps,op=50us,stall=200ms/5s"
     made = given("--rehearse", f"link={words}")
-    assert made.rehearsal.link == Link.parse(words)
+    assert made.rehearsal.link == ModelledLink.parse(words)
     assert made.rehearsal.lines[0].startswith(f"{MARK}: link={words}: send KV cache as if over that network")
     assert ServerArgs.from_json(made.to_json()) == made
 

@@ -28,7 +28,7 @@ from pdctl.engine.config.instance_args import ServerArgs, Whereabouts
 from pdctl.engine.ipc.channels import Channels, local_line
 from pdctl.engine.ipc.messages import (
     NOT_IDLE,
-    Abort,
+    AbortRequest,
     Ask,
     Died,
     Drained,
@@ -40,9 +40,9 @@ from pdctl.engine.ipc.messages import (
     Outputs,
     Ready,
     Reply,
-    Report,
     Request,
-    Stage,
+    SchedulerReport,
+    StartupStage,
     Stop,
     Switched,
     SwitchRole,
@@ -105,7 +105,7 @@ class EchoRank:
         gate = os.environ.get("ECHO_GATE")
         if gate:
             Path(gate).read_bytes()  # a FIFO: blocks until the test writes into it
-        self.say(Stage(self.tp_rank, self.dp_rank, "weights_loaded", 0.25, self.pp_rank))
+        self.say(StartupStage(self.tp_rank, self.dp_rank, "weights_loaded", 0.25, self.pp_rank))
         facts = {
             "context_length": CONTEXT,
             "max_req_input_len": CONTEXT - 1,
@@ -136,7 +136,7 @@ class EchoRank:
     def handle(self, request: Request) -> bool:
         if isinstance(request, Generate):
             self.admit(request)
-        elif isinstance(request, Abort):
+        elif isinstance(request, AbortRequest):
             self.abort(request)
         elif isinstance(request, Flush):
             busy = len(self.running)
@@ -148,7 +148,7 @@ class EchoRank:
                 "max_total_num_tokens": 4096,
                 "queue_waiting": 2,
             }
-            self.say(Report(request.id, self.dp_rank, {"seen": self.seen, "pid": os.getpid()}, load))
+            self.say(SchedulerReport(request.id, self.dp_rank, {"seen": self.seen, "pid": os.getpid()}, load))
         elif isinstance(request, SwitchRole):
             self.switch(request)
         elif isinstance(request, Stop):
@@ -185,7 +185,7 @@ class EchoRank:
         limit = 1 if self.args.disaggregation_mode == "prefill" else message.sampling.max_new_tokens
         self.running[message.rid] = Running(message, limit, time.monotonic(), command=command)
 
-    def abort(self, request: Abort) -> None:
+    def abort(self, request: AbortRequest) -> None:
         names = [
             rid
             for rid in self.running

@@ -8,7 +8,7 @@ import zmq
 
 from pdctl.engine.cluster.dp_controller import Choice, Loads, chooser, dispatch, resolve
 from pdctl.engine.config.instance_args import ServerArgs
-from pdctl.engine.ipc.messages import Abort, Done, Generate, Sampling, Stop, SwitchRole, request_codec
+from pdctl.engine.ipc.messages import AbortRequest, Done, Generate, Sampling, Stop, SwitchRole, request_codec
 
 
 def request(room: int | None = None, rank: int | None = None) -> Generate:
@@ -54,7 +54,7 @@ def test_requests_go_to_one_replica_and_orders_to_all() -> None:
         ends[rank].setsockopt(zmq.RCVTIMEO, 10_000)
     thread = threading.Thread(target=dispatch, args=(source, outs, chooser("round_robin", 2)))
     thread.start()
-    messages = [request(), request(), Abort("r"), Stop()]
+    messages = [request(), request(), AbortRequest("r"), Stop()]
     feed.send(b"not one of ours")
     for message in messages:
         feed.send(request_codec.encode(message))

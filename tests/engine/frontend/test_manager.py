@@ -20,12 +20,12 @@ from pdctl.engine.frontend.request_state import GenerationJob, Options
 from pdctl.engine.frontend.tokenizer import Tokenizer
 from pdctl.engine.frontend.tokenizer_manager import EngineStatus, TokenizerManager
 from pdctl.engine.ipc.messages import (
-    Abort,
+    AbortRequest,
     Finish,
     Generate,
     Outputs,
-    Report,
     Sampling,
+    SchedulerReport,
     Stop,
     Tokens,
     reply_codec,
@@ -73,7 +73,7 @@ def test_a_silent_scheduler_does_not_keep_clients_for_ever(tmp_path: Path, monke
             await group.finished()
         assert caught.value.status == 504
         assert isinstance(request_codec.decode(requests.recv()), Generate)
-        assert request_codec.decode(requests.recv()) == Abort("r", exact=True)
+        assert request_codec.decode(requests.recv()) == AbortRequest("r", exact=True)
 
     play(tmp_path, scenario, bootstrap_timeout=0.05, waiting_timeout=0.05)
 
@@ -104,7 +104,7 @@ def test_a_large_batch_is_handed_over_in_turns_with_everything_else(tmp_path: Pa
         while manager.running:
             await asyncio.sleep(0)
         assert turns[0] > 10
-        assert [request_codec.decode(requests.recv()) for _ in rids] == [Abort(rid, exact=True) for rid in rids]
+        assert [request_codec.decode(requests.recv()) for _ in rids] == [AbortRequest(rid, exact=True) for rid in rids]
         other.cancel()
 
     play(tmp_path, scenario)
@@ -154,7 +154,7 @@ def test_a_report_has_a_deadline(tmp_path: Path) -> None:
         ) as caught:
             await manager.reports(0.05)
         assert caught.value.status == 504
-        late = Report("long gone", 0, {}, {})
+        late = SchedulerReport("long gone", 0, {}, {})
         manager._reports.answer(late)
 
     play(tmp_path, scenario)

@@ -25,7 +25,7 @@ from pdctl.engine.model.parallel import Group, Groups
 from pdctl.engine.prefill.bootstrap_server import BootstrapServer
 from pdctl.engine.prefill.prefill_manager import PrefillManager
 from pdctl.engine.prefill.prefill_role import PrefillRole
-from pdctl.engine.prefill.rank_table import Request as HttpRequest
+from pdctl.engine.prefill.rank_table import BootstrapRequest as HttpRequest
 from pdctl.engine.scheduler.loop import Scheduler
 from pdctl.engine.scheduler.req import Req
 from pdctl.engine.scheduler.resources import Resources

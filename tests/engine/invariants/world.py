@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pdctl.engine.ipc.messages import Abort, Generate, Sampling
+from pdctl.engine.ipc.messages import AbortRequest, Generate, Sampling
 from pdctl.engine.kv_link.room_state import KVPoll
 from tests.engine.invariants.instance import HOST, Instance, SimRank, Size
 from tests.engine.invariants.ledger import Asked, InvariantError, check_agreement, check_rank, take
@@ -96,7 +96,7 @@ class World:
 
     def abort(self, one: Asked) -> None:
         if not one.where.dead:
-            one.where.queue.append(Abort(one.rid, exact=True))
+            one.where.queue.append(AbortRequest(one.rid, exact=True))
 
     @property
     def open(self) -> list[Asked]:

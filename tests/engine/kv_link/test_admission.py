@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pdctl.deployment_secret import DeploymentSecret
 from pdctl.engine.prefill.bootstrap_server import BootstrapProtocol, BootstrapServer
-from pdctl.engine.prefill.rank_table import MAX_ROOMS, Admission, RankTable, Request
+from pdctl.engine.prefill.rank_table import MAX_ROOMS, BootstrapRequest, RankTable, RegistrationCheck
 from pdctl.http_auth import sign
 from pdctl.layout.shape import Shape
 from tests.cases import for_each
@@ -27,17 +27,19 @@ ROW: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-def put(peer: str = "10.0.0.7", own: str = "10.0.0.1", signature: str = "", **row: Any) -> Request:
-    return Request("PUT", "/route", {}, json.dumps({**ROW, **row}).encode(), "/route", signature, peer, own)
+def put(peer: str = "10.0.0.7", own: str = "10.0.0.1", signature: str = "", **row: Any) -> BootstrapRequest:
+    return BootstrapRequest("PUT", "/route", {}, json.dumps({**ROW, **row}).encode(), "/route", signature, peer, own)
 
 
-def signed(request: Request, secret: DeploymentSecret = SECRET, now: float | None = None) -> Request:
+def signed(request: BootstrapRequest, secret: DeploymentSecret = SECRET, now: float | None = None) -> BootstrapRequest:
     signature = sign(secret, request.method, request.target, request.body, now)
-    return Request(request.method, request.path, {}, request.body, request.target, signature, request.peer, request.own)
+    return BootstrapRequest(
+        request.method, request.path, {}, request.body, request.target, signature, request.peer, request.own
+    )
 
 
 def server(secret: DeploymentSecret | None = None) -> BootstrapServer:
-    return BootstrapServer(HOST, 0, Admission(Shape(tp=2), secret))
+    return BootstrapServer(HOST, 0, RegistrationCheck(Shape(tp=2), secret))
 
 
 @for_each(
@@ -80,7 +82,9 @@ def test_with_a_secret_only_signed_registrations_count() -> None:
     assert one.answer(taken).status == 200
     replayed = one.answer(taken)
     assert (replayed.status, replayed.body) == (401, b"it was sent before")
-    announce = Request("POST", "/register_dp_rank", {}, b'{"bootstrap_room": 1, "dp_rank": 0}', "/register_dp_rank")
+    announce = BootstrapRequest(
+        "POST", "/register_dp_rank", {}, b'{"bootstrap_room": 1, "dp_rank": 0}', "/register_dp_rank"
+    )
     assert one.answer(announce).status == 401
     assert one.answer(signed(announce)).status == 200
 
@@ -91,7 +95,7 @@ def test_only_hosts_with_ranks_announce_dp_ranks() -> None:
 
     def announce(peer: str) -> int:
         body = b'{"bootstrap_room": 1, "dp_rank": 0}'
-        return one.answer(Request("POST", "/register_dp_rank", {}, body, peer=peer, own="10.0.0.1")).status
+        return one.answer(BootstrapRequest("POST", "/register_dp_rank", {}, body, peer=peer, own="10.0.0.1")).status
 
     assert [announce(peer) for peer in ("10.0.0.7", "127.0.0.1", "10.9.9.9")] == [200, 200, 403]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pdctl.engine.drill.modelled_link import Link, Window
+from pdctl.engine.drill.modelled_link import ModelledLink, Window
 from pdctl.engine.drill.rehearsed_parts import DOWN, ShapedTransport
 from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.transfer.transport import Op, OpState, Transport
@@ -24,7 +24,7 @@ class Watched(ShapedTransport):
         return super().poll(op)
 
 
-def behind(link: Link, made: list[Watched]) -> Callable[[Transport], Transport]:
+def behind(link: ModelledLink, made: list[Watched]) -> Callable[[Transport], Transport]:
     def wrap(inner: Transport) -> Transport:
         made.append(Watched(inner, link))
         return made[-1]
@@ -36,7 +36,7 @@ def test_a_room_waits_for_its_link_and_nobody_looks_in_vain() -> None:
     made: list[Watched] = []
     with (
         bootstrap() as server,
-        prefill_side(server.port, wrap=behind(Link(op=0.25), made)) as prefill,
+        prefill_side(server.port, wrap=behind(ModelledLink(op=0.25), made)) as prefill,
         decode_side() as decode,
     ):
         run_room(prefill, decode, ROOM, server.port)
@@ -47,7 +47,7 @@ def test_a_room_waits_for_its_link_and_nobody_looks_in_vain() -> None:
 
 def test_a_link_that_goes_down_fails_what_is_on_it() -> None:
     made: list[Watched] = []
-    flapping = Link(op=3600.0, flap=Window(0.05, 0.1))
+    flapping = ModelledLink(op=3600.0, flap=Window(0.05, 0.1))
     with (
         bootstrap() as server,
         prefill_side(server.port, wrap=behind(flapping, made)) as prefill,

@@ -15,7 +15,7 @@ import zmq
 
 from pdctl.engine.kv_link.kv_frames import RegisterAck, RegisterKvArgs, Unregister, codec
 from pdctl.engine.prefill.decode_sessions import MAX_SESSIONS
-from pdctl.engine.transfer.nixl import Descriptor
+from pdctl.engine.transfer.nixl import AgentDescriptor
 from tests.cases import for_each
 from tests.engine.kv_link.impostor import REGISTER, Impostor, dialled
 from tests.engine.kv_link.rig import HOST, bootstrap, decode_side, geometry, prefill_side
@@ -179,4 +179,4 @@ def zmq_port(endpoint: str) -> int:
 
 
 def test_the_descriptor_of_a_pool_is_what_is_sent() -> None:
-    assert set(Descriptor.__struct_fields__) == {"agent", "metadata", "address", "nbytes", "device", "kind"}
+    assert set(AgentDescriptor.__struct_fields__) == {"agent", "metadata", "address", "nbytes", "device", "kind"}

@@ -68,10 +68,10 @@ def test_training_rows_have_the_form_of_served_prompts(tokenizer: Tokenizer) -> 
 
 
 def test_only_answers_are_learned(tokenizer: Tokenizer) -> None:
-    from pdctl.checkpoints.make_tiny import IGNORE, Phase, rows
+    from pdctl.checkpoints.make_tiny import IGNORE, TrainingPhase, rows
 
     user, assistant, end = (tokenizer.token_to_id(f"<|{name}|>") for name in ("user", "assistant", "end"))
-    for tokens, labels in islice(rows(tokenizer, Random(5), Phase(1, 8, 200, 20)), 3):
+    for tokens, labels in islice(rows(tokenizer, Random(5), TrainingPhase(1, 8, 200, 20)), 3):
         assert torch.equal(labels[labels != IGNORE], tokens[labels != IGNORE])
         assert not torch.isin(labels, torch.tensor([user, assistant])).any()
         assert torch.isin(labels, torch.tensor([end])).any()

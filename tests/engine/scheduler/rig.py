@@ -17,7 +17,7 @@ import numpy as np
 from pdctl.engine.config.checkpoint_config import ModelConfig
 from pdctl.engine.config.instance_args import ServerArgs
 from pdctl.engine.ipc.messages import (
-    Abort,
+    AbortRequest,
     Finish,
     Flush,
     Flushed,
@@ -25,9 +25,9 @@ from pdctl.engine.ipc.messages import (
     Meta,
     Outputs,
     Reply,
-    Report,
     Request,
     Sampling,
+    SchedulerReport,
 )
 from pdctl.engine.kvcache.allocator import PageAllocator, PageTable
 from pdctl.engine.kvcache.metadata_row import MetadataSlots
@@ -104,7 +104,7 @@ class Station:
         self.finish: dict[str, Finish] = {}
         self.meta: dict[str, Meta] = {}
         self.flushed: list[Flushed] = []
-        self.reports: list[Report] = []
+        self.reports: list[SchedulerReport] = []
         self.told: list[str] = []  # rids, token by token
         self._agreed: Agreed | None = None
 
@@ -119,7 +119,7 @@ class Station:
         for reply in replies:
             if isinstance(reply, Flushed):
                 self.flushed.append(reply)
-            if isinstance(reply, Report):
+            if isinstance(reply, SchedulerReport):
                 self.reports.append(reply)
             for item in reply.items if isinstance(reply, Outputs) else ():
                 self.told += [item.rid] * len(item.ids)
@@ -253,4 +253,4 @@ def flush(station: Station) -> bool:
 
 
 def abort(station: Station, rid: str) -> None:
-    station.turn(Abort(rid, exact=True))
+    station.turn(AbortRequest(rid, exact=True))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pdctl.engine.ipc.messages import Abort
+from pdctl.engine.ipc.messages import AbortRequest
 from pdctl.engine.kv_link.room_state import KVPoll
 from tests.cases import for_each
 from tests.engine.scheduler.rig import Pair, ask, ids, pair, turns_until, unified, with_fields
@@ -83,14 +83,14 @@ def test_an_abort_frees_both_sides(stage: Stage, side: str) -> None:
     with pair(prefill=tight if stage is waiting else CHUNKS) as both:
         stage(both)
         for name in ("prefill", "decode") if side == "both" else (side,):
-            (both.prefill if name == "prefill" else both.decode).box.requests.append(Abort("gone", exact=True))
+            (both.prefill if name == "prefill" else both.decode).box.requests.append(AbortRequest("gone", exact=True))
         heard = dict(zip(("prefill", "decode"), both.both, strict=True))
         alone = {bootstrap: "prefill", prealloc: "decode", announced: "decode"}.get(stage)
         if alone not in (None, side) and side != "both":  # that side never knew it: nothing happens, then it goes
             both.prefill.turn()
             both.decode.turn()
             assert not heard[side].finish
-            heard[alone].box.requests.append(Abort("gone", exact=True))
+            heard[alone].box.requests.append(AbortRequest("gone", exact=True))
         emptied(both)
         ends = {name: station.finish["gone"].type for name, station in heard.items() if "gone" in station.finish}
         assert "abort" in ends.values() or (stage in (transfer, running) and side == "prefill")
@@ -104,7 +104,7 @@ def test_an_abort_of_a_unified_request_frees_everything(turns: int) -> None:
         station.turn(ask("stays", 20, tokens=30), ask("gone", 60, tokens=40))
         for _ in range(turns):
             station.turn()
-        station.turn(Abort("gone", exact=True))
+        station.turn(AbortRequest("gone", exact=True))
         assert station.finish["gone"].type == "abort"
         assert (station.finish["gone"].status, station.finish["gone"].code) == (499, "aborted")
         station.run()
@@ -117,7 +117,7 @@ def test_a_prefix_of_an_aborted_prompt_may_still_be_used() -> None:
         station.turn(ask("gone", ids(60), tokens=4))
         station.turn()
         station.turn()
-        station.turn(Abort("gone", exact=True))
+        station.turn(AbortRequest("gone", exact=True))
         station.run(ask("again", ids(60), tokens=4))
         assert station.meta["again"].cached_tokens >= 16
     with unified() as plain:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pdctl.engine.ipc.messages import Abort, Generate
+from pdctl.engine.ipc.messages import AbortRequest, Generate
 from tests.engine.scheduler.rig import Station, ask, ids, pair, unified
 
 TIGHT = {
@@ -54,7 +54,7 @@ def test_one_engine(seed: int) -> None:
                 station.turn()
             if draw.random() < 0.3:
                 aborted.add(request.rid)
-                station.turn(Abort(request.rid, exact=True))
+                station.turn(AbortRequest(request.rid, exact=True))
         station.run()
         assert set(station.finish) == set(expected)
         check(station, expected, aborted)
@@ -73,6 +73,6 @@ def test_a_pair_that_keeps_prefixes_on_both_sides(seed: int) -> None:
             if draw.random() < 0.3:
                 aborted.add(request.rid)
                 for side in both.both:
-                    side.turn(Abort(request.rid, exact=True))
+                    side.turn(AbortRequest(request.rid, exact=True))
         both.until("every answer", lambda: all(set(side.finish) == set(expected) for side in both.both) and both.idle)
         check(both.decode, expected, aborted)

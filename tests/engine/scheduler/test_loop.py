@@ -17,7 +17,7 @@ import zmq
 from pdctl.engine.config.instance_args import ServerArgs, Whereabouts
 from pdctl.engine.ipc.channels import Channels, local_input, local_line
 from pdctl.engine.ipc.messages import (
-    Abort,
+    AbortRequest,
     Ask,
     Died,
     Finish,
@@ -25,9 +25,9 @@ from pdctl.engine.ipc.messages import (
     Flushed,
     Generate,
     Outputs,
-    Report,
     Request,
     Sampling,
+    SchedulerReport,
     Stop,
     reply_codec,
     request_codec,
@@ -50,7 +50,7 @@ class Client:
         self._requests.connect(inlet)
         self.ids: dict[str, list[int]] = defaultdict(list)
         self.finish: dict[str, Finish] = {}
-        self.reports: list[Report] = []
+        self.reports: list[SchedulerReport] = []
         self.flushed: list[Flushed] = []
 
     def send(self, *requests: Request) -> None:
@@ -73,7 +73,7 @@ class Client:
                 self.ids[item.rid] += item.ids
                 if item.finish:
                     self.finish[item.rid] = item.finish
-        elif isinstance(reply, Report):
+        elif isinstance(reply, SchedulerReport):
             self.reports.append(reply)
         elif isinstance(reply, Flushed):
             self.flushed.append(reply)
@@ -162,7 +162,7 @@ def test_abort_by_prefix_and_flush_only_when_idle(client: Client) -> None:
     client.until("a refusal to flush", lambda: bool(client.flushed))
     assert not client.flushed[-1].ok
     assert "10 request(s)" in client.flushed[-1].reason
-    client.send(Abort("victim-"))
+    client.send(AbortRequest("victim-"))
     client.until("ten aborts", lambda: sum(rid.startswith("victim-") for rid in client.finish) == 10)
     assert {client.finish[f"victim-{index}"].type for index in range(10)} == {"abort"}
     client.send(Flush("idle"), Ask("after"))

@@ -15,7 +15,7 @@ import zmq
 
 from pdctl.engine.config.instance_args import Whereabouts
 from pdctl.engine.ipc.channels import Line, local_line
-from pdctl.engine.ipc.messages import Abort, Flush, Flushed, Request, reply_codec, request_codec
+from pdctl.engine.ipc.messages import AbortRequest, Flush, Flushed, Request, reply_codec, request_codec
 from pdctl.engine.scheduler.rank_mailbox import Mailbox
 from pdctl.layout.shape import Shape
 
@@ -67,7 +67,7 @@ def turns(box: Mailbox, count: int, seen: list[list[Request]], wait: float = 20.
 def test_requests_arrive_in_order_and_foreign_frames_are_dropped(ipc: Path) -> None:
     with boxes(ipc, ALONE) as ranks, sender(ipc) as out:
         for frame in (
-            request_codec.encode(Abort("a")),
+            request_codec.encode(AbortRequest("a")),
             b"GET / HTTP/1.1",
             b"",
             request_codec.encode(Flush("f"))[:-1],
@@ -78,7 +78,7 @@ def test_requests_arrive_in_order_and_foreign_frames_are_dropped(ipc: Path) -> N
         deadline = time.monotonic() + 5
         while len(got) < 2 and time.monotonic() < deadline:
             got += ranks[0].receive(0.2)
-    assert got == [Abort("a"), Flush("f")]
+    assert got == [AbortRequest("a"), Flush("f")]
 
 
 def test_a_wake_ends_the_wait_and_many_are_one(ipc: Path) -> None:
@@ -117,14 +117,14 @@ def test_a_wake_before_there_is_anybody_to_wake_is_not_lost(ipc: Path) -> None:
 
 def test_followers_see_what_the_leader_sees_and_wake_it(ipc: Path) -> None:
     with boxes(ipc, Shape(tp=2, nnodes=1)) as ranks, sender(ipc) as out:
-        out.send(request_codec.encode(Abort("x")))
+        out.send(request_codec.encode(AbortRequest("x")))
         seen: list[tuple[list[Request], list[Request]]] = []
         deadline = time.monotonic() + 10
         threading.Timer(0.2, ranks[1].wake).start()
         while len(seen) < 2 and time.monotonic() < deadline:
             mine = ranks[0].receive(10.0)
             seen.append((mine, ranks[1].receive(10.0)))
-    assert seen == [([Abort("x")], [Abort("x")]), ([], [])]
+    assert seen == [([AbortRequest("x")], [AbortRequest("x")]), ([], [])]
 
 
 @pytest.mark.parametrize("shape", [Shape(tp=4, dp=2, nnodes=1), Shape(tp=4, dp=2, pp=2, nnodes=1)], ids=["pp1", "pp2"])
@@ -133,11 +133,11 @@ def test_a_request_reaches_its_own_dp_group_only_and_all_turn_together(ipc: Path
     with boxes(ipc, shape) as ranks, sender(ipc, 1) as second:
         seen: dict[int, list[list[Request]]] = {rank: [] for rank in ranks}
         threads = [turns(box, 1, seen[rank]) for rank, box in ranks.items()]
-        second.send(request_codec.encode(Abort("for the second")))
+        second.send(request_codec.encode(AbortRequest("for the second")))
         for thread in threads:
             thread.join(10)
         inside = {here.rank.world_rank for here in Whereabouts.all(shape) if here.rank.attn_dp_rank == 1}
-        assert seen == {rank: [[Abort("for the second")] if rank in inside else []] for rank in ranks}
+        assert seen == {rank: [[AbortRequest("for the second")] if rank in inside else []] for rank in ranks}
 
 
 def test_every_rank_of_every_stage_and_group_can_wake_the_world_leader(ipc: Path) -> None:

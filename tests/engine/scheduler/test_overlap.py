@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pdctl.engine.ipc.messages import Abort, Sampling
+from pdctl.engine.ipc.messages import AbortRequest, Sampling
 from pdctl.engine.model.forward_batch import ForwardBatch
 from pdctl.engine.scheduler.loop import WORTH_A_THREAD, Overlap
 from tests.engine.kv_link.rig import PATIENCE
@@ -130,7 +130,7 @@ def test_an_abort_while_the_pass_computes_frees_the_pages_at_its_end(what: str) 
             gate.release()
             station.turn()
         free = station.resources.available_pages
-        station.box.requests.append(Abort("gone", exact=True))
+        station.box.requests.append(AbortRequest("gone", exact=True))
         told: list[int] = []
 
         def check() -> None:

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from pdctl.engine.ipc.messages import Abort
+from pdctl.engine.ipc.messages import AbortRequest
 from tests.engine.scheduler.rig import Pair, Station, ask, ids, pair, turns_until, unified
 
 TIGHT = {"max_total_tokens": 256, "max_running_requests": 8, "num_reserved_decode_tokens": 16}
@@ -72,7 +72,7 @@ def test_a_retracted_request_can_be_aborted(how: str) -> None:
         both.send(*MANY)
         side = retract_one(both)
         rid = next(req.rid for name, req in side.role.members() if name == "retracted")
-        side.turn(Abort(all=True) if how == "all" else Abort(rid, exact=True))
+        side.turn(AbortRequest(all=True) if how == "all" else AbortRequest(rid, exact=True))
         assert side.finish[rid].type == "abort"
         if how == "all":
             assert side.queues.retracted == 0

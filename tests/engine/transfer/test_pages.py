@@ -12,7 +12,7 @@ from pdctl.engine.kvcache.pool_geometry import Layout
 from pdctl.engine.transfer.pages import (
     NO_PAGES,
     Blocks,
-    Run,
+    PageRun,
     Unit,
     blocks,
     expanded_rows,
@@ -33,15 +33,17 @@ def pages(*ids: int) -> np.ndarray:
     ("src", "dst", "expected"),
     [
         ((), (), []),
-        ((3,), (7,), [Run(3, 7, 1)]),
-        ((3, 4, 5), (7, 8, 9), [Run(3, 7, 3)]),
-        ((3, 4, 5), (7, 9, 10), [Run(3, 7, 1), Run(4, 9, 2)]),
-        ((3, 5, 6), (7, 8, 9), [Run(3, 7, 1), Run(5, 8, 2)]),
-        ((5, 4, 3), (9, 8, 7), [Run(5, 9, 1), Run(4, 8, 1), Run(3, 7, 1)]),
-        ((1, 2, 2), (4, 5, 6), [Run(1, 4, 2), Run(2, 6, 1)]),
+        ((3,), (7,), [PageRun(3, 7, 1)]),
+        ((3, 4, 5), (7, 8, 9), [PageRun(3, 7, 3)]),
+        ((3, 4, 5), (7, 9, 10), [PageRun(3, 7, 1), PageRun(4, 9, 2)]),
+        ((3, 5, 6), (7, 8, 9), [PageRun(3, 7, 1), PageRun(5, 8, 2)]),
+        ((5, 4, 3), (9, 8, 7), [PageRun(5, 9, 1), PageRun(4, 8, 1), PageRun(3, 7, 1)]),
+        ((1, 2, 2), (4, 5, 6), [PageRun(1, 4, 2), PageRun(2, 6, 1)]),
     ],
 )
-def test_a_run_ends_where_either_side_jumps(src: tuple[int, ...], dst: tuple[int, ...], expected: list[Run]) -> None:
+def test_a_run_ends_where_either_side_jumps(
+    src: tuple[int, ...], dst: tuple[int, ...], expected: list[PageRun]
+) -> None:
     assert runs(pages(*src), pages(*dst)) == expected
 
 

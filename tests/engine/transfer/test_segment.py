@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from pdctl.engine.transfer import segment
-from pdctl.engine.transfer.segment import Handle, Segment, create_segment, map_segment
+from pdctl.engine.transfer.segment import Segment, SegmentHandle, create_segment, map_segment
 from pdctl.engine.transfer.transport import TransferError
 from tests.engine.transfer.far import wait_for
 
@@ -31,14 +31,14 @@ linux_only = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memfd i
 KINDS = [pytest.param("MemfdSegment", marks=linux_only), "NamedSegment"]
 
 
-def mapped(kind: str, handle: Handle) -> segment.Mapping:
+def mapped(kind: str, handle: SegmentHandle) -> segment.Mapping:
     """As `map_segment` does where this kind is used."""
     found: segment.Mapping = getattr(segment, kind.replace("Segment", "Mapping"))(handle)
     return found
 
 
 @contextlib.contextmanager
-def owner(kind: str) -> Iterator[tuple[subprocess.Popen[bytes], Handle]]:
+def owner(kind: str) -> Iterator[tuple[subprocess.Popen[bytes], SegmentHandle]]:
     process = subprocess.Popen(
         [sys.executable, "-c", OWNER, kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
@@ -46,7 +46,7 @@ def owner(kind: str) -> Iterator[tuple[subprocess.Popen[bytes], Handle]]:
     assert process.stdin is not None
     try:
         line = process.stdout.readline().decode()
-        yield process, msgspec.msgpack.decode(bytes.fromhex(line), type=Handle)
+        yield process, msgspec.msgpack.decode(bytes.fromhex(line), type=SegmentHandle)
     finally:
         process.kill()
         process.stdin.close()
@@ -110,12 +110,12 @@ def test_memory_is_zeroed_page_aligned_and_its_own() -> None:
 @pytest.mark.parametrize(
     "handle",
     [
-        Handle("0" * 20, 4096, 999999999, 3, 17),
-        Handle("0" * 20, 4096, os.getpid(), 0, 1),
-        Handle("0" * 20, 4096, os.getpid()),
+        SegmentHandle("0" * 20, 4096, 999999999, 3, 17),
+        SegmentHandle("0" * 20, 4096, os.getpid(), 0, 1),
+        SegmentHandle("0" * 20, 4096, os.getpid()),
     ],
 )
-def test_memory_that_cannot_be_mapped_says_whose_and_why(handle: Handle) -> None:
+def test_memory_that_cannot_be_mapped_says_whose_and_why(handle: SegmentHandle) -> None:
     with pytest.raises(TransferError, match=r"cannot map the pool of peer far .*one host, in one PID namespace"):
         map_segment("far", handle)
 
@@ -147,10 +147,10 @@ def test_only_memory_that_a_segment_made_is_mapped(tmp_path: Path) -> None:
     try:
         for fd in (regular, shrinkable, sparse, foreign, reader):
             with pytest.raises(TransferError, match="cannot map the pool"):
-                map_segment("far", Handle(token, 4096, os.getpid(), fd, os.fstat(fd).st_ino))
+                map_segment("far", SegmentHandle(token, 4096, os.getpid(), fd, os.fstat(fd).st_ino))
         with pytest.raises(TransferError, match="another file"):
-            map_segment("far", Handle(token, 4096, os.getpid(), good, 1))
-        map_segment("far", Handle(token, 4096, os.getpid(), good, os.fstat(good).st_ino)).close()
+            map_segment("far", SegmentHandle(token, 4096, os.getpid(), good, 1))
+        map_segment("far", SegmentHandle(token, 4096, os.getpid(), good, os.fstat(good).st_ino)).close()
         assert file.read_bytes() == b"y" * 8192
     finally:
         for fd in (regular, shrinkable, sparse, foreign, good, reader, writer):

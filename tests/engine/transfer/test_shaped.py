@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from pdctl.engine.drill.modelled_link import Link, Window
+from pdctl.engine.drill.modelled_link import ModelledLink, Window
 from pdctl.engine.drill.rehearsed_parts import CLOSED, DOWN, GIVEN_UP, GONE, ShapedTransport
 from pdctl.engine.transfer.transport import Op, OpState, TransferError, TransferPlan, TransportWrapper
 from tests.engine.transfer.backends import BACKENDS
@@ -75,7 +75,7 @@ class Rig:
 
 
 @contextlib.contextmanager
-def rig(link: Link, backend: str = "shm", slow: bool = False) -> Iterator[Rig]:
+def rig(link: ModelledLink, backend: str = "shm", slow: bool = False) -> Iterator[Rig]:
     shape, clock = geometry(), Clock()
     with pair(backend, shape, shape) as (real, pool, other, plan):
         inner = Slow(real)
@@ -90,7 +90,7 @@ def moved(backend: str = "shm") -> int:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_word_of_it_comes_when_the_link_is_through(backend: str) -> None:
     """A second for the bytes, one for the operation, a quarter for each of 24 descriptors: pages 1..4 to 9..6."""
-    with rig(Link(rate=moved(), op=1.0, descriptor=0.25), backend) as world:
+    with rig(ModelledLink(rate=moved(), op=1.0, descriptor=0.25), backend) as world:
         op = world.post()
         assert (op.state, op.nbytes) == (OpState.RUNNING, moved())
         while world.inner.poll(op.handle.made) == OpState.RUNNING:
@@ -103,7 +103,7 @@ def test_word_of_it_comes_when_the_link_is_through(backend: str) -> None:
 
 
 def test_it_says_when_to_look_again() -> None:
-    with rig(Link(rate=moved(), op=1.0)) as world:
+    with rig(ModelledLink(rate=moved(), op=1.0)) as world:
         op = world.post()
         looks = 0
         while world.transport.poll(op) == OpState.RUNNING:
@@ -115,20 +115,20 @@ def test_it_says_when_to_look_again() -> None:
 
 
 def test_a_link_of_no_cost_changes_nothing() -> None:
-    with rig(Link()) as world:
+    with rig(ModelledLink()) as world:
         assert world.post().state == OpState.DONE
         assert world.arrived()
 
 
 def test_operations_wait_for_a_lane() -> None:
-    with rig(Link(op=1.0)) as world:
+    with rig(ModelledLink(op=1.0)) as world:
         first, second = world.post(), world.post()
         assert (world.after(1.0, first), world.transport.poll(second)) == (OpState.DONE, OpState.RUNNING)
         assert world.after(1.0, second) == OpState.DONE
 
 
 def test_a_real_copy_that_takes_longer_than_the_link_is_waited_for() -> None:
-    with rig(Link(op=1.0), slow=True) as world:
+    with rig(ModelledLink(op=1.0), slow=True) as world:
         op = world.post()
         assert world.after(5.0, op) == OpState.RUNNING
         assert op.due == 0.0  # the transport inside does not say when it will be done: look soon
@@ -137,7 +137,7 @@ def test_a_real_copy_that_takes_longer_than_the_link_is_waited_for() -> None:
 
 
 def test_what_fails_inside_fails_at_once() -> None:
-    with rig(Link(op=1.0), slow=True) as world:
+    with rig(ModelledLink(op=1.0), slow=True) as world:
         op, other = world.post(), None
         world.inner.over(OpState.FAILED, "the wire is cut")
         assert world.after(0.0, op) == OpState.FAILED
@@ -148,7 +148,7 @@ def test_what_fails_inside_fails_at_once() -> None:
 
 
 def test_what_cannot_even_be_posted_takes_no_lane() -> None:
-    with rig(Link(op=1.0), slow=True) as world:
+    with rig(ModelledLink(op=1.0), slow=True) as world:
         world.inner.refuses = "no such page"
         with pytest.raises(TransferError, match="no such page"):
             world.post()
@@ -159,7 +159,7 @@ def test_what_cannot_even_be_posted_takes_no_lane() -> None:
 
 
 def test_a_flap_fails_it() -> None:
-    with rig(Link(rate=moved(), flap=Window(1.0, 0.5 + 1.0))) as world:
+    with rig(ModelledLink(rate=moved(), flap=Window(1.0, 0.5 + 1.0))) as world:
         world.clock.now += 1.0
         op = world.post()
         assert world.after(0.6, op) == OpState.FAILED
@@ -168,7 +168,7 @@ def test_a_flap_fails_it() -> None:
 
 
 def test_a_flap_does_not_settle_what_is_still_being_written() -> None:
-    with rig(Link(rate=moved(), flap=Window(1.0, 1.5)), slow=True) as world:
+    with rig(ModelledLink(rate=moved(), flap=Window(1.0, 1.5)), slow=True) as world:
         world.inner.stuck = True
         world.clock.now += 1.0
         op = world.post()
@@ -178,7 +178,7 @@ def test_a_flap_does_not_settle_what_is_still_being_written() -> None:
 
 
 def test_given_up_while_it_is_held() -> None:
-    with rig(Link(op=9.0)) as world:
+    with rig(ModelledLink(op=9.0)) as world:
         op, other = world.post(), world.post()
         assert world.transport.release(op)
         assert (world.transport.poll(op), op.error) == (OpState.FAILED, GIVEN_UP)
@@ -186,7 +186,7 @@ def test_given_up_while_it_is_held() -> None:
 
 
 def test_what_is_still_being_written_cannot_be_given_up() -> None:
-    with rig(Link(op=9.0), slow=True) as world:
+    with rig(ModelledLink(op=9.0), slow=True) as world:
         world.inner.stuck = True
         op = world.post()
         assert not world.transport.release(op)
@@ -197,7 +197,7 @@ def test_what_is_still_being_written_cannot_be_given_up() -> None:
 
 
 def test_a_peer_that_leaves_takes_what_was_on_the_wire_with_it() -> None:
-    with rig(Link(op=9.0)) as world:
+    with rig(ModelledLink(op=9.0)) as world:
         op = world.post()
         world.transport.drop_peer("somebody else")
         assert op.state == OpState.RUNNING
@@ -206,14 +206,14 @@ def test_a_peer_that_leaves_takes_what_was_on_the_wire_with_it() -> None:
 
 
 def test_closed_while_it_is_held() -> None:
-    with rig(Link(op=9.0)) as world:
+    with rig(ModelledLink(op=9.0)) as world:
         op = world.post()
         world.transport.close()
         assert (op.state, op.error) == (OpState.FAILED, CLOSED)
 
 
 def test_it_passes_for_the_transport_inside() -> None:
-    with rig(Link(op=9.0)) as world:
+    with rig(ModelledLink(op=9.0)) as world:
         plan = world.transport.plan("far", geometry(), geometry())
         assert (world.transport.name, plan.cut) == ("shm", world.plan.cut)
         assert not world.transport.caps.sync_post

@@ -130,7 +130,7 @@ def test_an_unknown_error_costs_one_peer_its_write_and_no_thread(step: str) -> N
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_ends_on_an_unknown_error_takes_the_loop_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers.Worker, "_due", lambda worker: [][0])
+    monkeypatch.setattr(workers.TransferWorker, "_due", lambda worker: [][0])
     with rig() as one:
         one.transport.post(one.plan("a"), SRC, DST)
         with pytest.raises(ThreadEndedError, match="thread kv-transfer-0 ended on IndexError"):

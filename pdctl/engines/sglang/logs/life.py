@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.base import Level, Row, Speaker
 from pdctl.engines.sign import Phase, Sign
 from pdctl.engines.versions import (
     V0_5_3,

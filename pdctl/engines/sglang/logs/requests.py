@@ -6,7 +6,7 @@ the role of the file they stand in: only a prefill has senders, only a decode ha
 
 from __future__ import annotations
 
-from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.base import Level, Row, Speaker
 from pdctl.engines.sign import Phase, Sign
 from pdctl.engines.versions import V0_5_3, V0_5_3_POST3, V0_5_7, V0_5_10, V0_5_12, V0_5_21, V0_5_22, Span
 

@@ -6,7 +6,7 @@ prefill (0.5.3, 0.5.8) counts the bootstrap queue, as `#bootstrap-req` does from
 
 from __future__ import annotations
 
-from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.base import Level, Row, Speaker
 from pdctl.engines.sign import Phase, Sign
 from pdctl.engines.versions import (
     V0_5_3,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pdctl.engines.base import Adapter
+from pdctl.engines.base import Adapter, Speaker
 from pdctl.engines.pdctl import engine, pairs, router
-from pdctl.engines.row import Speaker
 
 ROUTER = Adapter(
     Speaker.PDCTL_ROUTER, (*router.ROWS, *pairs.ROWS), command=("python", "-m", "pdctl.router"), names_address=True

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.engines.base import Adapter, Hint
-from pdctl.engines.row import Speaker
+from pdctl.engines.base import Adapter, Hint, Speaker
 from pdctl.engines.sglang.logs import (
-    access,
-    bootstrap,
+    bootstrap_lines,
     crashes,
     failures,
     handshake,
@@ -16,7 +14,6 @@ from pdctl.engines.sglang.logs import (
     life,
     requests,
     scheduling,
-    staging,
     transfer,
     transfer_libraries,
 )
@@ -92,8 +89,8 @@ HINTS = (
 ENGINE = Adapter(
     Speaker.SGLANG,
     (
-        *failures.ROWS, *handshake.ROWS, *requests.ROWS, *bootstrap.ROWS, *health.ROWS, *access.ROWS, *life.ROWS,
-        *crashes.ROWS, *scheduling.ROWS, *transfer.ROWS, *staging.ROWS, *transfer_libraries.ROWS,
+        *failures.ROWS, *handshake.ROWS, *requests.ROWS, *bootstrap_lines.ROWS, *health.ROWS, *life.ROWS,
+        *crashes.ROWS, *scheduling.ROWS, *transfer.ROWS, *transfer_libraries.ROWS,
         *transfer_libraries.COMPLAINTS,
     ),
     dated=True,

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pdctl.engines.custom import load
-from pdctl.engines.row import Level, Speaker
+from pdctl.engines.base import Level, Speaker
 from pdctl.engines.sign import Phase, Sign
 from pdctl.engines.versions import Span
-from pdctl.engines.vocabulary import speech
+from pdctl.engines.vocabulary import load, speech
 from pdctl.errors import UsageError
 
 GOOD = r"""
