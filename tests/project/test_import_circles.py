@@ -42,19 +42,23 @@ def imported(node: ast.AST, known: frozenset[str], types: bool) -> Iterator[str]
             yield from imported(child, known, types)
 
 
-def graph(sources: dict[str, str], types: bool = False) -> dict[str, set[str]]:
-    """Module → the modules it imports; `sources`: module → its text."""
-    known = frozenset(sources)
-    return {name: set(imported(ast.parse(text), known, types)) - {name} for name, text in sources.items()}
+def graph(modules: dict[str, ast.Module], types: bool = False) -> dict[str, set[str]]:
+    """Module → the modules it imports."""
+    known = frozenset(modules)
+    return {name: set(imported(tree, known, types)) - {name} for name, tree in modules.items()}
+
+
+def parsed(texts: dict[str, str]) -> dict[str, ast.Module]:
+    return {name: ast.parse(text) for name, text in texts.items()}
 
 
 @pytest.fixture(scope="module")
-def sources() -> dict[str, str]:
-    return {name_of(path): path.read_text(encoding="utf-8") for path in (ROOT / "pdctl").rglob("*.py")}
+def modules() -> dict[str, ast.Module]:
+    return parsed({name_of(path): path.read_text(encoding="utf-8") for path in (ROOT / "pdctl").rglob("*.py")})
 
 
-def test_there_is_none(sources: dict[str, str]) -> None:
-    found = graph(sources)
+def test_there_is_none(modules: dict[str, ast.Module]) -> None:
+    found = graph(modules)
     assert sum(map(len, found.values())) > 1000, "the imports were read"
     try:
         TopologicalSorter(found).prepare()
@@ -62,8 +66,8 @@ def test_there_is_none(sources: dict[str, str]) -> None:
         pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
-def test_there_is_none_of_types(sources: dict[str, str]) -> None:
-    found = graph(sources, types=True)
+def test_there_is_none_of_types(modules: dict[str, ast.Module]) -> None:
+    found = graph(modules, types=True)
     for importer, target in TYPE_CIRCLES:
         assert target in found[importer], f"{importer} no longer imports {target}: take the row out of TYPE_CIRCLES"
         found[importer].discard(target)
@@ -79,12 +83,12 @@ def test_there_is_none_of_types(sources: dict[str, str]) -> None:
 )
 def test_a_circle_is_found_however_it_is_written(late: str) -> None:
     with pytest.raises(CycleError):
-        TopologicalSorter(graph({"p": "", "p.a": "from p.b import y", "p.b": late})).prepare()
+        TopologicalSorter(graph(parsed({"p": "", "p.a": "from p.b import y", "p.b": late}))).prepare()
 
 
 def test_a_circle_of_types_is_one() -> None:
     text = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from p.a import x"
-    modules = {"p": "", "p.a": "from p.b import y", "p.b": text}
+    modules = parsed({"p": "", "p.a": "from p.b import y", "p.b": text})
     TopologicalSorter(graph(modules)).prepare()
     with pytest.raises(CycleError):
         TopologicalSorter(graph(modules, types=True)).prepare()
