@@ -234,7 +234,7 @@ ENTRIES: tuple[Entry, ...] = (
         "decode has {observed|2} pipeline stages and prefill has {expected|4}",
         "A decode either has as many pipeline stages as the prefill, and pulls stage from stage, or a single one. "
         "Anything else ends the decode scheduler with an assertion on the first request (0.5.8 and later) or goes "
-        "wrong without a word. Next: pp_size of both roles.",
+        "wrong silently. Next: pp_size of both roles.",
         "set --pp-size of decode to 1, or to that of prefill",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
         "every SGLang",

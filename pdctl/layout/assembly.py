@@ -1,4 +1,4 @@
-"""What is to be planned, role by role, and the instances it comes to: hosts, GPUs, ports, ranks, command lines."""
+"""What is planned, role by role, and the instances that follow from it: hosts, GPUs, ports, ranks, command lines."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from pdctl.topology.model import Router
 
 LOOPBACK = "127.0.0.1"
-HANDSHAKE = 13  # the last number SGLang derives from D, since 0.5.8
+HANDSHAKE = 13  # how far above the --dist-init-addr port SGLang's last derived port lies, since 0.5.8
 
 
 class PlannedRole(NamedTuple):
-    """One role: what is laid out, and what is asked about it. `words` spell the changes proposed to the user."""
+    """One role: what is laid out, and what is asked about it. `words` spells the changes proposed to the user."""
 
     side: RoleSide
     words: ShapeWords
@@ -37,7 +37,7 @@ class PlannedRole(NamedTuple):
 
 
 class PlannedDeployment(NamedTuple):
-    """`model` None: not known, and `mla` what the user said of it (None: nothing). `env` is what both sides share."""
+    """`model` None: not known, and `mla` is what the user said of it, if anything. Both sides share `env`."""
 
     name: str
     engine: str  # embedded | sglang
@@ -83,8 +83,8 @@ class Bases(NamedTuple):
 def lay_out(
     sides: Sequence[RoleSide], bases: Bases, target: str, sites: Mapping[str, Site] = NOWHERE
 ) -> tuple[InstancePlan, ...]:
-    """`target` local: all on this machine; pools: on hosts named after their pool, or on their sites; kubernetes: in
-    pods."""
+    """Target local puts everything on this machine, kubernetes in pods, and pools on hosts named after their
+    pool, or on the given sites."""
     wishes = [HostWish(side.role, side.pool, side.shape, side.spread) for side in sides for _ in range(side.instances)]
     seats = iter(_seats(wishes, target, sites))
     laid = tuple(_instance(side, index, next(seats), bases) for side in sides for index in range(side.instances))
@@ -98,7 +98,7 @@ def _seats(wishes: Sequence[HostWish], target: str, sites: Mapping[str, Site]) -
 
 
 def address(host: str) -> str:
-    """Where a host is reached: by name, this machine by its loopback address."""
+    """The address a host is reached at: its name, or the loopback address for this machine."""
     return LOOPBACK if host == LOCAL else host
 
 
@@ -120,7 +120,7 @@ def _instance(side: RoleSide, index: int, seat: HostSeat, bases: Bases) -> Insta
 
 
 def _place_instance(instance: InstancePlan, sites: Mapping[str, Site]) -> InstancePlan:
-    """On the hosts a target gave. There an instance is shown its own GPUs only, which it counts from 0."""
+    """Move the instance to the hosts a target gave. There it sees its own GPUs only, and counts them from 0."""
     given = [sites[name] for name in instance.host_names]
     serving, shape = instance.serving, instance.shape
     gpus = [rank.gpu for rank in instance.ranks if rank.gpu is not None and rank.node == 0]
@@ -138,14 +138,14 @@ def _place_instance(instance: InstancePlan, sites: Mapping[str, Site]) -> Instan
 
 
 def _renumber_gpus(rank: RankPlace, devices: tuple[int, ...]) -> RankPlace:
-    """The engine counts GPUs among those CUDA_VISIBLE_DEVICES names; a plan names the machine's own."""
+    """The engine numbers the GPUs in CUDA_VISIBLE_DEVICES; a plan uses the machine's own numbers."""
     if rank.gpu is None or rank.gpu >= len(devices):
         return rank
     return rank._replace(gpu=devices[rank.gpu])
 
 
 def _bootstrap(side: RoleSide, seat: HostSeat, bases: Bases) -> int | None:
-    """A decode that may become a prefill takes a number behind those of the prefills."""
+    """A decode that may become a prefill gets a port after those of the prefills."""
     if side.role == "prefill":
         return bases.bootstrap + seat.kin
     return bases.bootstrap + seat.before if side.serving.may_switch else None
@@ -158,7 +158,7 @@ def _numbers(side: RoleSide, seat: HostSeat, bases: Bases) -> Numbers:
         return numbers._replace(dist=block if shape.nodes > 1 else None)
     if shape.nodes > 1 or (shape.dp_attention and bases.fixed_nccl):
         numbers = numbers._replace(dist=block)
-    # Replicas need an NCCL port each: sglang's controller holds the port of one to find the next a free one.
+    # Each replica needs its own NCCL port: sglang's controller keeps one bound while it looks for the next free one.
     if bases.fixed_nccl and shape.replicas == 1:
         inputs = shape.dp if INPUTS_BEHIND_THE_DIST_PORT.holds(side.serving.version) else 0
         numbers = numbers._replace(nccl=block + max(bases.stride - 1, HANDSHAKE + 1, 6 + inputs))

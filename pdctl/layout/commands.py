@@ -19,7 +19,7 @@ METRICS_FLAG = "prometheus-port"
 
 
 def instance(serving: Serving, shape: Shape, numbers: Numbers, leader: str) -> tuple[NodeCommand, ...]:
-    """One command per node; `leader` is the address its other nodes reach node 0 at."""
+    """One command per node; `leader` is the address at which the other nodes reach node 0."""
     if serving.kind == EMBEDDED:
         nodes = range(shape.nodes)
         return tuple(NodeCommand(node, _embedded(serving, shape, numbers, leader, node), serving.env) for node in nodes)
@@ -116,7 +116,7 @@ def _sglang(serving: Serving, shape: Shape, numbers: Numbers, leader: str, node:
 
 
 def _traceable(given: Mapping[str, FlagValue]) -> list[tuple[str, object]]:
-    """What trace-room and doctor need of a server, but for the flags the user has decided on, on or off."""
+    """The flags that trace-room and doctor need, except those the user has set either way."""
     log = "log-requests" not in given and "log-requests-level" not in given
     return [
         ("time_stats", True if "enable-request-time-stats-logging" not in given else None),
@@ -163,6 +163,6 @@ def router(
 
 
 def router_metrics(spec: Router) -> int | None:
-    """The port sglang-router and smg publish metrics on, which they open whether asked or not; None: on their own."""
+    """The metrics port, which sglang-router and smg open even unasked; None where metrics are on the HTTP port."""
     given = spec.args.get(METRICS_FLAG)
     return given if isinstance(given, int) else ROUTERS[spec.kind].metrics

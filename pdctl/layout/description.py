@@ -1,4 +1,4 @@
-"""A topology as the deployment the layout solves."""
+"""From a topology to the deployment that the layout solves."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _gpus_wanted(topology: Topology, readings: dict[str, RoleReading]) -> int:
 
 
 def _gpus_offered(topology: Topology) -> int:
-    """GPUs of this machine as far as the topology says."""
+    """The GPUs of this machine, if the topology says which."""
     gpus = topology.targets.local.gpus
     if isinstance(gpus, tuple):
         return len(gpus)
@@ -131,7 +131,7 @@ def _model(topology: Topology, reading: RoleReading) -> tuple[ModelShape | None,
 def _is_directory(path: str) -> bool:
     try:
         return Path(path).is_dir()
-    except OSError:  # longer than a name can be
+    except OSError:  # the path is too long
         return False
 
 

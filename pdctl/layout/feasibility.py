@@ -1,4 +1,4 @@
-"""Whether a shape can run: SGLang's start-up rules, the ones it forgets to check; and the closest shapes that work."""
+"""Whether a shape can run: the rules SGLang checks at start and those it does not, and the closest shapes that work."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check(
     found = list(_findings(shape, version, model, redundant_experts))
     if not found:
         return ()
-    from pdctl.engines.sglang.refusals import rule  # late: a shape that works needs no words about it
+    from pdctl.engines.sglang.refusals import rule  # late: only a broken rule has to be explained
 
     return tuple(
         Problem(code, explain(code, what, version, engine)) for code, what in found if rule(code, version) is not None
@@ -58,7 +58,7 @@ def explain(code: str, what: str, version: Version, engine: str = RELEASED) -> s
         Enforced.ERROR: "raises ValueError: {}",
         Enforced.FLAG: "says: {}",
         Enforced.RUN_TIME: "fails after start-up unless {}",
-        Enforced.NOTHING: "does not check that {}, and goes wrong without a word",
+        Enforced.NOTHING: "does not check that {}, and goes wrong silently",
     }
     return f"{what} (sglang {spell(version)} {answers[row.enforced].format(row.terms)})"
 
@@ -122,7 +122,7 @@ def _nodes(shape: Shape) -> Iterator[Finding]:
 
 
 def _gpus(shape: Shape) -> Iterator[Finding]:
-    """Only for a shape whose ranks can be counted out over its nodes."""
+    """Only for a shape whose ranks divide evenly over its nodes (see `_nodes`)."""
     ids = [gpu_id(shape, replica, pp, tp) for replica in range(shape.replicas) for pp, tp in on_node(shape, 0)]
     if max(ids) >= shape.gpus_per_host:
         yield "gpus-per-host", f"a node needs GPU {max(ids)}, a host has 0 to {shape.gpus_per_host - 1}"
@@ -148,7 +148,7 @@ def _model(shape: Shape, model: ModelShape, redundant: int) -> Iterator[Finding]
 
 
 def nearest(shape: Shape, works: Callable[[Shape], bool]) -> tuple[Shape, ...]:
-    """Up to three shapes that `works`, closest first: one size changed where that is enough, else two."""
+    """Up to three shapes for which `works` is true, closest first: one size changed if that is enough, else two."""
     for changes in (1, 2):
         found: dict[Shape, float] = {}
         as_groups = shape._replace(dp=shape.dp * shape.replicas, replicas=1)
@@ -165,7 +165,7 @@ def nearest(shape: Shape, works: Callable[[Shape], bool]) -> tuple[Shape, ...]:
 
 
 def _axes(shape: Shape) -> tuple[str, ...]:
-    """A deployment that does not use a dimension is not offered it, nor another number of nodes than it needs."""
+    """The dimensions worth varying: tp, and those the deployment already uses."""
     used = {name for name in AXES if getattr(shape, name) not in (None, 1)}
     return tuple(name for name in AXES if name in used or name == "tp")
 
@@ -197,7 +197,7 @@ def _sizes(value: int) -> list[int]:
 
 
 def _fitting(shape: Shape, axis: str) -> Iterator[int]:
-    """Of tp the multiples around it of what must divide it; of those the divisors of tp around them."""
+    """For tp, the nearest multiples of each size that must divide it; for such a size, the nearest divisors of tp."""
     tp = min(max(1, shape.tp), WIDEST)
     if axis == "tp":
         for part in (shape.dp, shape.ep, shape.cp, shape.moe_dp):
@@ -211,7 +211,7 @@ def _fitting(shape: Shape, axis: str) -> Iterator[int]:
 
 
 def _uses_hosts_well(candidate: Shape, shape: Shape) -> bool:
-    """As many GPUs as before, or a number that divides a host or fills hosts; part of one where it was that before."""
+    """The same number of GPUs, or one that divides or fills hosts; an odd part of a host only if it was odd before."""
     gpus, host = candidate.gpus, candidate.gpus_per_host
     odd = host % max(1, shape.gpus) and shape.gpus % host
     return gpus == shape.gpus or host % gpus == 0 or gpus % host == 0 or bool(odd and gpus < host)

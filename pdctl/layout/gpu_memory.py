@@ -141,7 +141,7 @@ def _verdict(
 
 
 class Remedy(NamedTuple):
-    """A change after which it fits: another shape, or else another value of one setting."""
+    """A change after which the instance fits: another shape, or another value of one setting."""
 
     shape: Shape | None
     setting: str
@@ -165,7 +165,7 @@ def remedies(model: ModelShape, shape: Shape, placement: Placement, budget: Budg
 
 
 class CapacityQuestion(NamedTuple):
-    """One role's instance: what it holds, on what, for whom. `name` leads the messages."""
+    """One role's instance: what it holds, on which GPUs, for which load. Messages begin with `name`."""
 
     name: str
     model: ModelShape
@@ -268,7 +268,7 @@ def _widths(model: ModelShape, tensor: Tensor) -> tuple[float, float]:
 
 
 def _share(split: Split, model: ModelShape, shape: Shape, placement: Placement) -> float:
-    """The part of a tensor one rank holds; above 1 where redundant experts are added."""
+    """The share of a tensor that one rank holds; above 1 where redundant experts are added."""
     attention = 1 / shape.attn_tp_size
     whole = 1.0
     tp = 1 / shape.tp

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 SHOWN = 3  # ways out of a port collision
-EVERYWHERE = ("127.0.0.1", "localhost", "0.0.0.0", "::", "::1")  # bind addresses that are no address to call
+EVERYWHERE = ("127.0.0.1", "localhost", "0.0.0.0", "::", "::1")  # addresses to listen on, not to call
 
 
 def hand_over(deployment: PlannedDeployment, plan: Plan, sides: Sequence[RoleSide]) -> Plan:
@@ -46,7 +46,7 @@ def hand_over(deployment: PlannedDeployment, plan: Plan, sides: Sequence[RoleSid
 
 
 def _pair_problems(deployment: PlannedDeployment) -> list[Problem]:
-    """What to change is the decode side, to a shape that fits; the page size is the one doctor names too."""
+    """Proposes changes to the decode side only; for the page size, the one that doctor proposes too."""
     (prefill, decode), version = deployment.cases, deployment.release.known
     pages = prefill.side.serving.page_size, decode.side.serving.page_size
     found = check_pair(prefill.side.shape, decode.side.shape, version, pages, deployment.engine)

@@ -12,7 +12,7 @@ LOCAL = "localhost"
 
 
 class Site(NamedTuple):
-    """A host of a plan as a target gave it: what it is called there, and where the others reach it."""
+    """A host that a target gave for one of the plan's: what it is called there, and where the others reach it."""
 
     name: str
     address: str
@@ -77,7 +77,7 @@ def local(wishes: Sequence[HostWish]) -> tuple[HostSeat, ...]:
 
 
 def pods(wishes: Sequence[HostWish]) -> tuple[HostSeat, ...]:
-    """A pod to each node, named as a LeaderWorkerSet names it, with GPUs and ports of its own; `pool`: what leads."""
+    """One pod per node with GPUs and ports of its own, named as a LeaderWorkerSet names it after `pool`."""
     count: dict[str, int] = {}
     seats: list[HostSeat] = []
     for wish in wishes:

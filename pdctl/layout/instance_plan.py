@@ -52,7 +52,7 @@ class InstancePlan(NamedTuple):
 
     @property
     def bootstrap_port(self) -> int | None:
-        """Of a prefill, or of a decode that may become one."""
+        """Only a prefill has one, or a decode that may become a prefill."""
         return self.numbers.bootstrap
 
     @property
@@ -64,7 +64,7 @@ class InstancePlan(NamedTuple):
 
     @property
     def ports(self) -> tuple[BoundPort, ...]:
-        """Those whose number is known before it starts."""
+        """The ports known before the instance starts."""
         from pdctl.layout.serving import embedded, occupied  # late: the rank table alone needs neither
 
         if self.serving.kind == EMBEDDED:
@@ -73,7 +73,7 @@ class InstancePlan(NamedTuple):
 
     @property
     def commands(self) -> tuple[NodeCommand, ...]:
-        """All that has to be run, one per node."""
+        """The commands to run, one per node."""
         from pdctl.layout.commands import instance  # late, as above
 
         return instance(self.serving, self.shape, self.numbers, self.address)
@@ -88,7 +88,7 @@ class RouterPlan(NamedTuple):
     address: str
     port: int
     command: NodeCommand
-    metrics: int | None = None  # the port of its metrics, where that is another one
+    metrics: int | None = None  # the port of its metrics, where they are not on `port`
 
     @property
     def ports(self) -> tuple[tuple[int, str], ...]:

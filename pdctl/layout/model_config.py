@@ -54,7 +54,7 @@ class ModelShape(NamedTuple):
     experts: int = 0
     moe_intermediate: int = 0
     shared_experts: int = 0
-    dense_layers: tuple[int, ...] = ()  # layers of a MoE model that are dense all the same
+    dense_layers: tuple[int, ...] = ()  # the dense layers of a MoE model
     gate_bias: bool = False
     expert_bias: bool = False
     # sliding window (window 0: none)
@@ -95,7 +95,7 @@ def load(path: str | Path, dtype: str = "auto") -> ModelShape:
 
 
 def parse(config: Config) -> ModelShape:
-    """KeyError for a missing key, UsageError for an architecture or storage pdctl has no arithmetic for."""
+    """Raise KeyError for a missing key, UsageError for an architecture or storage that pdctl cannot compute with."""
     names = config.get("architectures") or [f"(none; model_type {config.get('model_type', 'missing')})"]
     architecture = str(names[0])
     family = FAMILIES.get(architecture)
@@ -109,9 +109,9 @@ def parse(config: Config) -> ModelShape:
 
 
 def _check_counts(config: Config) -> None:
-    """UsageError for a number that is none: everything that follows reckons with them."""
+    """Raise UsageError for a count that is not a whole number above 0: all the arithmetic uses them."""
     for key in COUNTS:
-        count = config.get(key, 1)  # who reads it says that it is missing
+        count = config.get(key, 1)  # whoever reads a required key reports it missing
         if (type(count) is not int or count < 1) and (count is not None or key in REQUIRED):
             raise UsageError(f"{key} is {json.dumps(count)}", "a whole number above 0 is expected")
 

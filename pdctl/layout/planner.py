@@ -1,4 +1,4 @@
-"""Plan a topology, or a bare shape: what this package is called by; everything that follows from it comes out."""
+"""The entry points of the layout: plan a topology, or a bare shape."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def plan_topology(
 ) -> Plan:
     """The plan of every instance and the router. Raises UsageError for a model config that cannot be used.
 
-    `target`: local (all on this machine) or pools (hosts by pool name); None: what the topology means. `sites`: the
-    hosts a target has given for the plan's own.
+    `target`: local (all on this machine) or pools (hosts by pool name); None: what the topology implies. `sites`:
+    the hosts a target has given in place of the plan's.
     """
     from pdctl.layout.description import describe  # late: a flag-only plan needs nothing of a topology
 
@@ -115,7 +115,7 @@ def _itemsize(kv_dtype: str, model: ModelShape | None) -> int:
 
 
 def solve(deployment: PlannedDeployment) -> Plan:
-    """A plan with everything that holds of the deployment; without instances when a shape breaks a rule."""
+    """The complete plan of the deployment; one without instances where a shape breaks a rule."""
     plan = Plan(
         name=deployment.name,
         engine=deployment.engine,

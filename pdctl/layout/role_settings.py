@@ -1,4 +1,4 @@
-"""What a topology says about one role: shape, placement of weights, command line; flags and values no release takes."""
+"""What a topology says about one role: shape, weight placement, command line, and flags the release does not take."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class RoleReading(NamedTuple):
 
 
 def read(topology: Topology, role: Role) -> RoleReading:
-    """The engine's flags overlaid by the role's; UsageError for a flag that must be a number and is none."""
+    """The engine's flags overlaid by the role's; UsageError for a flag that must be a number and is not."""
     args = {**topology.engine.args, **role.args}
     env = {**topology.engine.env, **topology.transfer.env, **role.env}
     pool = topology.pool(role.pool)
     if topology.engine.kind == EMBEDDED:
         on_cpu = args.get("device", "auto") != "cuda"
-        # Replicas stand on one node; a CPU holds any number of them.
+        # All replicas are on one node; a CPU takes any number of them.
         crowd = role.tp * role.pp * role.replicas if on_cpu and role.replicas > 1 else 1
         shape = Shape(
             tp=role.tp,
@@ -124,13 +124,13 @@ def serving(
 
 
 def api_key(topology: Topology, target: str) -> tuple[tuple[str, str], ...]:
-    """The flag with the file of the clients' key. Pods have no file of this machine: they get a Secret's variable."""
+    """The flag for the file with the clients' key. Pods, which cannot read a local file, get a Secret's variable."""
     file = topology.security.api_key_file
     return (("api-key-file", file),) if file and target != "kubernetes" else ()
 
 
 def _rehearsed(topology: Topology, role: Role, name: str, value: FlagValue) -> FlagValue:
-    """A decode that rehearses null ports puts in the first prefill's, which is the default unless it was moved."""
+    """A decode that rehearses null ports falls back to the first prefill's: the default, unless that was changed."""
     if role.name != "decode" or name != "rehearse" or topology.ports.bootstrap == BOOTSTRAP:
         return value
     moved = f"{FALLBACK}={topology.ports.bootstrap}"
@@ -146,7 +146,7 @@ def devices(topology: Topology, reading: RoleReading, target: str) -> tuple[int,
 
 
 def settings(role: str, wanted: Shape, given: Shape) -> str:
-    """What `--set` has to change to come from `given` to `wanted`."""
+    """The `--set` words that turn `given` into `wanted`."""
     changed = [
         (key, getattr(wanted, field))
         for field, key in SETTINGS.items()
@@ -173,7 +173,7 @@ def flag_problems(role: Role, reading: RoleReading, release: Release) -> Iterato
 
 
 def _chunk(where: str, chunk: int, dp: int, page: int, version: Version) -> Iterator[Problem]:
-    """sglang divides the chunk by the attention DP width, then wants whole pages of what is left to a rank."""
+    """sglang divides the chunk by the attention DP width, and each rank's share must be whole pages."""
     share = chunk // dp
     if share % page:
         each = f" (each of the {dp} DP ranks gets {share})" if dp > 1 else ""
@@ -194,10 +194,10 @@ def _number(args: Mapping[str, FlagValue], names: tuple[str, ...], where: str) -
 
 
 def check(args: Mapping[str, FlagValue], where: str, release: Release) -> Iterator[Problem | Caution]:
-    """argparse's refusals. Where only a neighbour of the release is known, what it lacks is a warning."""
+    """What argparse refuses; only a warning where the release itself was not read, but one near it."""
     for name, value in args.items():
         if value is False:
-            continue  # no flag is written then
+            continue  # the flag is not written
         missing = gap(name, release)
         if missing is not None:
             message = f"{where}.{name}: sglang {release.asked} has no --{name} ({missing.why})"
@@ -208,7 +208,7 @@ def check(args: Mapping[str, FlagValue], where: str, release: Release) -> Iterat
 
 
 def served_name(name: str, release: Release) -> Iterator[Problem]:
-    """SGLang keeps the colon for `model:adapter`."""
+    """SGLang reserves the colon for `model:adapter`."""
     row = rule("served-name", release.known)
     if row is not None and ":" in name:
         way = f"--set model.served-name={name.replace(':', '-')}"
@@ -259,7 +259,7 @@ def _value(name: str, value: FlagValue, where: str, version: Version) -> Iterato
 
 
 def _not_among(value: FlagValue, allowed: tuple[str, ...]) -> tuple[str, ...]:
-    """The values that are allowed, where this is none of them."""
+    """The allowed values if `value` is not one of them, else nothing."""
     return allowed if allowed and str(value) not in allowed else ()
 
 

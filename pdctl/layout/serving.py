@@ -81,7 +81,7 @@ class Serving(NamedTuple):
 
     @property
     def may_switch(self) -> bool:
-        """Whether its role may change while it runs: then a decode has a bootstrap server of its own too."""
+        """Whether its role may change while it runs: a decode then has a bootstrap server too."""
         return dict(self.args).get(ROLE_SWITCH) is True
 
 
@@ -106,7 +106,7 @@ class PortBlock(NamedTuple):
 
     dist: int
     tokenizer: int
-    rpc: int  # the nodes of the instance tell each other that they live
+    rpc: int  # heartbeats between the nodes of the instance
     controller: int
     handshake: int
 
@@ -117,7 +117,7 @@ class PortBlock(NamedTuple):
 
 
 def embedded(numbers: Numbers, nodes: int = 1) -> tuple[BoundPort, ...]:
-    """On one node the ranks talk over private ipc:// sockets: only what others must reach has a number."""
+    """On one node the ranks talk over private ipc:// sockets: only what others must reach has a port."""
     ports = [BoundPort(node, node_http(numbers, node), "http", "http") for node in range(nodes)]
     if numbers.bootstrap is not None:
         ports.append(BoundPort(0, numbers.bootstrap, "bootstrap", "http"))
@@ -128,7 +128,7 @@ def embedded(numbers: Numbers, nodes: int = 1) -> tuple[BoundPort, ...]:
 
 
 def node_http(numbers: Numbers, node: int) -> int:
-    """The embedded engine's nodes may stand on one host: each has an HTTP port of its own, counted on from node 0's."""
+    """Nodes of the embedded engine may share a host: each has its own HTTP port, counting up from node 0's."""
     return numbers.http + node
 
 

@@ -30,7 +30,7 @@ class Problem(NamedTuple):
 
 
 class Caution(NamedTuple):
-    """Something that works, or may not, and that the user should know before it runs."""
+    """Something the user should know before the plan runs, although it may work."""
 
     code: str
     message: str
@@ -73,7 +73,7 @@ class Shape(NamedTuple):
 
     @property
     def dp_ranks(self) -> int:
-        """DP groups a request can be sent to, whichever way they are made (sglang: num_dp_ranks)."""
+        """DP groups a request can be sent to: replicas and attention groups alike (sglang: num_dp_ranks)."""
         return self.replicas * self.dp
 
     @property
@@ -151,7 +151,7 @@ class RankPlace(NamedTuple):
 
 
 def place(shape: Shape, *, on_cpu: bool = False) -> tuple[RankPlace, ...]:
-    """Every rank, in the order the nodes start them. Expects a shape `feasibility.check` has no problem with.
+    """Every rank, in the order the nodes start them. Expects a shape that `feasibility.check` accepts.
 
     The arithmetic of sglang 0.5.3 to 0.5.23 is one and the same (data_parallel_controller.py, dp_attention.py); where a
     release has no --attn-cp-size or --moe-dp-size both are 1.
@@ -174,7 +174,7 @@ def on_node(shape: Shape, node: int) -> Iterator[tuple[int, int]]:
 
 
 def gpu_id(shape: Shape, replica: int, pp_rank: int, tp_rank: int) -> int:
-    """sglang scales only the tp part by the step: pipeline stages of one node stand tp_size_per_node apart."""
+    """sglang scales only the tp part by the step: pipeline stages of one node are tp_size_per_node GPUs apart."""
     return (
         shape.base_gpu_id
         + replica * shape.tp * shape.pp * shape.gpu_id_step

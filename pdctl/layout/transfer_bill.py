@@ -61,7 +61,7 @@ def wire_bytes(model: ModelShape, prefill: Shape, decode: Shape, tokens: int, it
 
 
 def windowed_bytes(model: ModelShape, tokens: int, itemsize: int) -> int:
-    """One copy where sliding-window layers move their window only."""
+    """Bytes of one copy if sliding-window layers move only their window."""
     sliding = len(model.sliding_layers)
     full = kv_bytes_per_token(model, 1, itemsize, model.layers - sliding)
     return tokens * full + min(tokens, model.window) * kv_bytes_per_token(model, 1, itemsize, sliding)
@@ -74,7 +74,7 @@ def senders(model: ModelShape, prefill: Shape, decode: Shape) -> int:
 
 
 def used(nics: Nics, ranks: int, gpus_per_host: int) -> int:
-    """NICs that many ranks of one DP group reach: each GPU drives its share of the host's."""
+    """How many NICs `ranks` ranks of one DP group use: each GPU has its share of the host's."""
     return max(1, ranks * nics.per_host // gpus_per_host)
 
 

@@ -6,7 +6,7 @@ from math import ceil
 from typing import NamedTuple
 
 MEM_FRACTION = 0.85  # assumed where none is given: SGLang derives its own from the GPU
-ISL = 4096  # prompt tokens the transfer bill is reckoned for where no workload is given
+ISL = 4096  # prompt tokens assumed for the transfer bill where no workload is given
 PREFILL_USE = 0.9  # share of an instance's peak that a steady load can use
 DECODE_USE = 0.92
 

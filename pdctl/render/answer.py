@@ -1,4 +1,4 @@
-"""A streamed answer on stdout; who served it, where that was asked for."""
+"""A streamed answer on stdout and, if asked for, which servers gave it."""
 
 from __future__ import annotations
 

@@ -64,14 +64,14 @@ class TerminalView(PlainView):
         self._live.stop()
 
     def board(self, now: float | None = None) -> Group:
-        """What the events so far say. `now`: seconds since the epoch."""
+        """The table of the events so far. `now`: seconds since the epoch."""
         events, specs = self._events.copy(), self._deployment.specs  # the redrawing thread is not the one that adds
         over = any(event.kind not in DURING for event in events)
         todo = self.term.symbol("–", "-") if over else self.term.symbol("…", ".")
         used = {stage for spec in specs for stage in stages(spec)}
         columns = [stage for stage in StartStage if stage in used and stage is not StartStage.STARTED]
         table = Table("", "", "port", "", box=None, header_style="dim", padding=(0, 2, 0, 0), pad_edge=False)
-        for stage in columns:  # as wide as what they will hold
+        for stage in columns:  # as wide as the values to come
             table.add_column(stage.value, min_width=10 if stage is StartStage.WORKERS else 6)
         for spec in specs:
             mine = [event for event in events if event.subject == spec.name]

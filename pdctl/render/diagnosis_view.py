@@ -1,4 +1,4 @@
-"""A diagnosis for people, as JSON (`pdctl.diagnose/1`) and as JSON lines."""
+"""A diagnosis as text, as JSON (`pdctl.diagnose/1`) and as JSON lines."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _headline(found: Diagnosis, term: Term, zone: dt.tzinfo | None) -> list[str]
 
 
 def _unserved(found: Diagnosis) -> str:
-    """What is there instead of an answered request."""
+    """What the logs show instead of an answered request."""
     rooms = {outcome: count for outcome, count in found.tally.rooms.items() if count}
     if not rooms:
         return "no line of these logs is about a request that was answered"
@@ -126,7 +126,7 @@ def _death(each: Death, found: Diagnosis, term: Term, places: Places, zone: dt.t
 
 
 def _spared(found: Diagnosis) -> str:
-    """No room is known to have broken of a death: because none did, or because these logs name none."""
+    """Why no room is known to have broken by a death: none did, or these logs name none."""
     number = sum(found.tally.rooms.values())
     if number:
         return f"none of the {_count(number, 'room')} in these logs"
@@ -215,7 +215,7 @@ def _sources(found: Sequence[LogSource], term: Term, zone: dt.tzinfo | None) -> 
     ]  # fmt: skip
     lines = table(term, head, rows)
     for each in found:
-        if each.said and each.kind is not SourceKind.MIXED:  # the list of what is not told has it
+        if each.said and each.kind is not SourceKind.MIXED:  # listed among the unknowns
             lines += prose(term, f"  {each.instance}:", each.said, "yellow")
     return lines
 

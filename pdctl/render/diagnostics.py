@@ -23,7 +23,7 @@ COLORS = {Sort.SUSPECT: "red", Sort.LEFT_OUT: "yellow", Sort.CHANGED: "cyan", So
 
 
 def of(error: TopologyError) -> tuple[Diagnostic, ...]:
-    """The problems an error carries, as what they are."""
+    """The problems that an error carries, typed."""
     return tuple(found for found in error.diagnostics if isinstance(found, Diagnostic))
 
 
@@ -130,7 +130,7 @@ def _underline(mark: Mark, line: str, start: int, primary: bool, term: Term) -> 
 
 
 def _printable(text: str) -> str:
-    """Tabs as spaces; what could steer the terminal as a replacement character."""
+    """Tabs as spaces; control characters as a replacement character."""
     return _replaced(text.replace("\t", "    "))
 
 

@@ -103,7 +103,7 @@ def items(kind: str, version: Version, package: str = RELEASED) -> list[Dated]:
 
 
 def items_json(kind: str, release: Release, found: Sequence[Dated], package: str = RELEASED) -> str:
-    """`until` null: the newest release that was read has it. `note` stands there for a release that was not read."""
+    """`until` is null if the newest release read has it. `note` is there for a release that was not read."""
     _, word, _ = KINDS[kind]
     rows = [{word: one.name, "since": spell(one.span.since), "until": _spelt(one.span.until)} for one in found]
     document: dict[str, object] = {"schema": f"pdctl.{kind}/1", "version": release.asked}
@@ -131,7 +131,7 @@ def items_text(kind: str, release: Release, found: Sequence[Dated], term: Term, 
 
 
 def _summary(found: Sequence[CheckedLog], term: Term) -> None:
-    """What all logs together are, before each of them."""
+    """A line about all logs together, before those about each."""
     count = Counter(_kind(each.identity) for each in found)
     total = sum(each.survey.lines for each in found)
     known = sum(each.survey.known for each in found)

@@ -1,4 +1,4 @@
-"""The catalogue for people: one entry whole, several as a list, the checks there are; JSON, the page docs/codes.md."""
+"""The catalogue as text: one entry whole, several as a list, the checks; as JSON; as the page docs/codes.md."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def show(entry: Entry, term: Term) -> None:
 
 def faults() -> list[tuple[str, str, str, str]]:
     """The table behind PD317: releases, where, report, fault."""
-    from pdctl.engines.sglang.faults import FAULTS as ROWS  # late: one code of a hundred has it
+    from pdctl.engines.sglang.faults import FAULTS as ROWS  # late: one code of a hundred needs it
     from pdctl.engines.versions import spell
 
     return [

@@ -1,4 +1,4 @@
-"""A launch as it goes: its start, as the terminal allows, the address on stdout, of an attached run its logs too."""
+"""Show a launch: its start as the terminal allows, the address on stdout, and the logs of an attached run."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def choose(progress: LaunchProgress, deployment: Deployment, term: Term, attache
 class LaunchDisplay:
     """Shows a launch; `close` when it is over. `follow`: the logs too, once it serves.
 
-    Of an attached run a thread of its own writes: a terminal that takes nothing (Ctrl-S, a pipe nobody reads) must not
+    A separate thread writes for an attached run: a terminal that takes nothing (Ctrl-S, a pipe nobody reads) must not
     stop supervision.
     """
 
@@ -129,7 +129,7 @@ class LaunchDisplay:
 
     def _one(self, event: RunEvent) -> None:
         if event.kind is EventKind.ENDED and self._follower:
-            self._follower.close()  # the last words of the processes go before the last word
+            self._follower.close()  # the processes' last lines come before the run's
         self._view.event(event)
         if event.kind is EventKind.SERVING:
             self._serves()
@@ -151,6 +151,6 @@ class LaunchDisplay:
             self._follower.start()
 
     def _line(self, line: LogLine) -> None:
-        if not PROBE.search(line.text):  # questions about health; `pdctl logs` has them
+        if not PROBE.search(line.text):  # health checks; `pdctl logs` shows them
             self._view.line(line)
             self._progress = time.monotonic()

@@ -1,4 +1,4 @@
-"""A plan for people: ranks, ports, commands, links, memory and traffic; equal rows stand together on a terminal."""
+"""A plan as text: ranks, ports, commands, links, memory and traffic; a terminal gets equal rows as one."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def _gbps(bits: float) -> str:
 
 
 def link_lines(term: Term, plan: Plan) -> list[str]:
-    """Rows are decode attention TP ranks: every DP group and every pair of instances pulls alike."""
+    """Rows are decode attention TP ranks: all DP groups and all pairs of instances pull alike."""
     groups: dict[tuple[object, ...], list[KvLink]] = {}
     for link in plan.links:
         groups.setdefault(_answer(link), []).append(link)
@@ -199,7 +199,7 @@ def link_lines(term: Term, plan: Plan) -> list[str]:
 
 
 def _sliced(plan: Plan) -> bool:
-    """Head ranges are told where the two sides cut the heads differently."""
+    """Head ranges are shown where the two sides split the heads differently."""
     widths = {instance.attn_tp_size for instance in plan.instances}
     return len(widths) > 1 and any(link.slices for link in plan.links)
 
@@ -256,7 +256,7 @@ def port_lines(term: Term, plan: Plan, full: bool) -> list[str]:
 
 
 def command_lines(term: Term, plan: Plan, full: bool) -> list[str]:
-    """One line per node, ready to paste. A terminal is told how further nodes differ instead of shown them."""
+    """One line per node, ready to paste. A terminal gets only how further nodes differ."""
     lines = [term.style("commands", "bold")]
     for instance in plan.instances:
         lines += _instance(term, instance, full)
@@ -428,7 +428,7 @@ def _notes(term: Term, plan: Plan) -> list[str]:
 
 
 def problem_lines(term: Term, problem: Problem) -> list[str]:
-    """What is wrong, then each nearest thing that works on a line of its own, ready to paste."""
+    """What is wrong, then the nearest plans that work, one per line, ready to paste."""
     lines = prose(term, "infeasible:", f"{problem.code}: {problem.message}", "red", "bold")
     return lines + [f"  nearest: {way}" for way in problem.nearest]
 

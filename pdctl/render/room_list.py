@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from pdctl.trace.room import RoomSummary
 
 SCHEMA = "pdctl.rooms/1"
-CANARY = "canary"  # of doctor or the router, no user's
+CANARY = "canary"  # sent by doctor or the router, not by a user
 OPEN = "no end"  # no line ends it
 
 
 class Column(NamedTuple):
-    """`drop`: the larger, the sooner it gives way to a narrow terminal; 0 never. `cut`: may be elided."""
+    """`drop`: the larger, the sooner a narrow terminal goes without it; 0 is never dropped. `cut`: may be elided."""
 
     title: str
     drop: int = 0
@@ -139,7 +139,7 @@ def _note(room: RoomSummary) -> str:
 
 
 def _took(seconds: float | None) -> str:
-    """Whole seconds are a difference of clocks that tell no more."""
+    """Whole seconds where the logs' clocks have no more."""
     if seconds is None:
         return "-"
     if seconds == int(seconds):
@@ -154,7 +154,7 @@ def _styles(room: RoomSummary) -> list[tuple[str, ...]]:
 
 
 def _widths(rows: Sequence[Sequence[str]], limit: int) -> list[int]:
-    """A column that gives way has no width. Names are elided first, down to what still tells them apart."""
+    """A dropped column has no width. Names are elided first, down to what still tells them apart."""
     widths = [max([len(column.title), *(cells(row[at]) for row in rows)]) for at, column in enumerate(COLUMNS)]
     if not any(row[-1] for row in rows):  # most lists have nothing to note
         widths[-1] = 0

@@ -70,11 +70,11 @@ class View:
         pass
 
     def close(self) -> None:
-        """Leave the terminal as the next program wants it."""
+        """Restore the terminal."""
 
 
 class PlainView(View):
-    """One line per transition, with its time. `attached`: Ctrl-C ends the run, so the way to end it faster is told."""
+    """One line per transition, with its time. `attached`: Ctrl-C ends the run, so how to end it faster is printed."""
 
     def __init__(self, deployment: Deployment, term: Term, attached: bool) -> None:
         self.term = term
@@ -96,7 +96,7 @@ class PlainView(View):
             self.term.stream.flush()
 
     def sentence(self, event: RunEvent) -> str:
-        """What is said of `event`; empty for those that say it elsewhere."""
+        """The sentence for `event`; empty where something else says it."""
         if event.kind is EventKind.SERVING:
             return ""  # the answer itself, on stdout
         name = self.prefix.name(event.subject)
@@ -119,12 +119,12 @@ class PlainView(View):
 
 
 def ending(deployment: Deployment | None, term: Term) -> View:
-    """How a run ends, seen from another shell; nothing of what a cluster ends by itself."""
+    """Show a run's end from another shell; nothing where the cluster ends it by itself."""
     return PlainView(deployment, term, attached=False) if deployment is not None else View()
 
 
 class LogPrinter:
-    """Writes the lines that match, each with its process in front unless `raw`, or where the line names it itself."""
+    """Writes the lines that match, each after the name of its process, unless `raw` or the line has it already."""
 
     def __init__(self, deployment: Deployment | None, term: Term, grep: re.Pattern[str] | None, raw: bool) -> None:
         self._term = term
@@ -139,14 +139,14 @@ class LogPrinter:
 
 
 def headline(deployment: Deployment, name: str, logs: Path, term: Term, where: str = "") -> None:
-    """One line before anything is started. `where`: what is asked for, while the address is not known yet."""
+    """One line before anything is started. `where` stands for the address while that is unknown."""
     shape = term.style(deployment.shape, "bold")
     term.write(f"{name}: {shape}, {deployment.engine} engine, {where or deployment.url}; logs in {tilde(logs)}")
     rehearsal(deployment, term)
 
 
 def rehearsal(deployment: Deployment, term: Term) -> None:
-    """A deployment that breaks on purpose says so wherever it is shown."""
+    """Say that the deployment fails on purpose, wherever it is shown."""
     if deployment.rehearsal:
         term.write(term.style("REHEARSAL", "yellow", "bold") + f": it fails on purpose: {deployment.rehearsal}")
 

@@ -1,4 +1,4 @@
-"""A role switch as it goes, and what came of it."""
+"""The steps of a role switch, and its result."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ SHIPPED = ("tiny", "tiny-moe")  # they come with pdctl and go by their bare name
 
 
 def complete(values: Values, spans: Mapping[str, SourceSpan], source: str, environ: Mapping[str, str]) -> None:
-    """Fill in what the schema's table leaves to other keys."""
+    """Fill in the defaults that depend on other keys."""
     values["version"] = values["version"] or ""
     values["name"] = values["name"] or _label(Path(source).stem)
     values["pools"] = values["pools"] or {"default": defaults(POOL)}
@@ -113,7 +113,7 @@ def _model(values: Values, spans: Mapping[str, SourceSpan], environ: Mapping[str
     model = values["model"]
     name = model["path"] or "tiny"
     if values["engine"]["kind"] == EMBEDDED and name in SHIPPED:
-        # A plan reads its config.json; its weights are unpacked by who starts an engine.
+        # A plan reads only its config.json; whoever starts an engine unpacks the weights.
         model["path"] = str(package_data.unpack(package_data.location(f"checkpoints/{name}"), ".safetensors"))
     elif model["path"]:
         model["path"] = _located(model["path"], spans.get("model.path"), environ, always=False)
@@ -125,7 +125,7 @@ def _model(values: Values, spans: Mapping[str, SourceSpan], environ: Mapping[str
 
 
 def _located(path: str, span: SourceSpan | None, environ: Mapping[str, str], always: bool) -> str:
-    """A relative path starts at the file it is written in; `org/name` is a Hugging Face id unless `always` a file."""
+    """A relative path starts from the file it is written in; `org/name` is a Hugging Face id unless `always` a file."""
     if path.startswith("~/") and environ.get("HOME"):
         return environ["HOME"] + path[1:]
     if not always and not path.startswith(("./", "../")) and path not in (".", ".."):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Values = dict[str, Any]  # by key as written; the value types follow from the table
 
-DIGITS = 18  # of a number; longer ones are a slip, and Python refuses to read the longest
+DIGITS = 18  # of a number; more are a mistake, and Python refuses to parse thousands
 
 PARSERS: Mapping[str, Callable[[str], float]] = {
     "size": units.parse_size,
@@ -30,7 +30,7 @@ TEXTUAL = ("text", "choice", "variable", "flag")
 
 
 def defaults(kind: ValueKind) -> Values:
-    """The values of a table of which nothing was written."""
+    """The values of a table that was left out."""
     return {key.name: default(key) for key in kind.keys}
 
 
@@ -94,7 +94,7 @@ class ValueReader:
                 continue
             values[key.name] = default(key)
             if key.default is Required and key.name in meant:
-                self.mistakes.paths.add(here)  # it is there, misspelt, and that was said
+                self.mistakes.paths.add(here)  # it is there but misspelt, which was reported
             elif key.default is Required:
                 self.mistakes.missing_key(key, here, path, entry.key if entry else self.keys.get(path, node.span))
         return values
@@ -133,7 +133,7 @@ class ValueReader:
         return Broken if Broken in items else tuple(items)
 
     def _item_path(self, kind: ValueKind, item: Node, path: str, at: int) -> str:
-        """A list of maps is told apart by number; a single value is found by its place."""
+        """The items of a list of maps are numbered; single values share the path of their list."""
         if kind.name != "table":
             return path
         here = f"{path}[{at}]"
@@ -145,7 +145,7 @@ class ValueReader:
         option = next((option for option in kind.options if option.name == wanted), None)
         if option is None or (isinstance(node, Scalar) and node.blank):
             return self.mistakes.wrong_type(kind, node, path)
-        # A value that is no choice is told about all that could stand there.
+        # The error for a wrong choice names everything that may stand there.
         option = option._replace(expected=kind.expected) if wanted == "choice" else option
         return self._readers[option.name](option, node, path)
 
@@ -250,7 +250,7 @@ def _entries(node: Map) -> list[tuple[str, KeyValue]]:
 
 
 class Broken:
-    """Stands for a value that was reported; its key counts as left out."""
+    """Stands for a value that was reported; its key is treated as left out."""
 
 
 class Mistakes:
@@ -348,7 +348,7 @@ def _kind_in_words(node: Node) -> str:
 
 
 def _retype(kind: ValueKind, node: Node) -> str:
-    """How to turn the value into what was expected, where that is plain to see."""
+    """How to write the value so that it is accepted, where that is obvious."""
     if kind.name == "table":
         return f"its keys are {listing((key.name for key in kind.keys), 'and')}" if len(kind.keys) <= LISTED else ""
     if not isinstance(node, Scalar):

@@ -1,4 +1,4 @@
-"""What no single key can tell: contradictions between places, each found by one rule; ports that two servers want.
+"""Contradictions between keys, each found by one rule, and ports that two servers want.
 
 Only what the file alone decides is judged here; whether a release can run a shape is layout's question.
 """
@@ -66,7 +66,7 @@ class PortRange(NamedTuple):
 
 
 def check_ports(written: WrittenTopology) -> Iterator[Diagnostic]:
-    """Ranges that leave the port numbers, and ranges that meet."""
+    """Ranges that go past the last port, and ranges that overlap."""
     if not written.sound("roles.prefill", "roles.decode", "roles.prefill.instances", "roles.decode.instances"):
         return
     ranges = [each for each in _ranges(written.topology) if written.sound(each.path)]
@@ -101,7 +101,7 @@ def _ranges(topology: Topology) -> list[PortRange]:
 
 
 def _tenants(topology: Topology, role: Role) -> list[str]:
-    """Who takes a number each: every instance; of the embedded engine, which may span nodes of one host, every node."""
+    """Who takes one port each: every instance; of the embedded engine, which may span nodes of one host, every node."""
     return [f"{role.name}-{index}" for index in range(role.instances) for _ in range(_nodes(topology, role))]
 
 
@@ -149,7 +149,7 @@ def _place(written: WrittenTopology, each: PortRange, port: int) -> tuple[Mark, 
 
 
 def _free(one: PortRange, ranges: Sequence[PortRange]) -> int:
-    """The nearest first port above, at which the range meets no other."""
+    """The lowest first port above at which the range overlaps no other."""
     candidate = one
     while meeting := [each for each in ranges if each is not one and candidate.meets(each)]:
         candidate = one._replace(first=max(each.last for each in meeting) + 1)

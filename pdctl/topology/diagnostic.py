@@ -11,7 +11,7 @@ from pdctl.topology.model import SourceSpan
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-Mark = tuple[SourceSpan, str]  # a place, and what is to be said about it
+Mark = tuple[SourceSpan, str]  # a place, and what to say about it
 
 
 class Code(str, Enum):

@@ -124,7 +124,7 @@ def _or_variable(schema: Schema) -> Schema:
 
 
 def document(values: Values) -> dict[str, object]:
-    """`values` of `resolve.Resolved` as a file would have them; keys without a value are left out."""
+    """`values` of a ResolvedTopology as a file would have them; keys without a value are left out."""
     written = _written(TOPOLOGY, values)
     if not isinstance(written, dict):
         raise TypeError("the top of a topology is a map")
@@ -156,7 +156,7 @@ def _written(kind: ValueKind, value: object) -> object:
 
 
 def _literal(value: object) -> object:
-    """A `$` was resolved already: doubled, it stays what it is."""
+    """Double every `$`: variables are already resolved, so it is a dollar sign."""
     return value.replace("$", "$$") if isinstance(value, str) else value
 
 
@@ -193,7 +193,7 @@ MEANING = {
     Code.OWNED_FLAG: "a flag that pdctl writes itself",
     Code.UNKNOWN_POOL: "a pool that is not defined",
     Code.PORT_COLLISION: "two servers want one port of one host",
-    Code.PORT_RANGE: "counting up from the first port leaves the port numbers",
+    Code.PORT_RANGE: "counting up from the first port goes past 65535",
     Code.DP_SPLIT: "tp cannot be split into dp attention groups",
     Code.NIC_COUNT: "`count` contradicts the list of devices",
     Code.WRONG_BACKEND: "a transfer backend the engine does not have",

@@ -32,7 +32,7 @@ class ValueKind(NamedTuple):
 
 
 class Key(NamedTuple):
-    """`default` is written as in the file; `unset` says in words what happens when there is none to write."""
+    """`default` is written as in the file; `unset` says in words what applies where there is no such value."""
 
     name: str
     kind: ValueKind
@@ -113,7 +113,7 @@ GPUS = either(choice("auto", "none"), each(integer(0), "a list of GPU numbers"))
 
 POOL = table(
     Key("gpus-per-host", integer(1, 64), 8, "GPUs of one host"),
-    Key("gpu", TEXT, None, "name of the GPU, for people"),
+    Key("gpu", TEXT, None, "name of the GPU, shown in tables"),
     Key("gpu-memory", SIZE, None, "memory of one GPU", "no memory verdict"),
     Key(
         "nic",
@@ -222,7 +222,7 @@ KUBERNETES = table(
     Key("host-network", BOOLEAN, False, "pods share the host's network"),
     Key("shm", SIZE, "16Gi", "size of /dev/shm"),
     Key("node-selector", named(LABELS, "a map of pools"), None, "labels by pool"),
-    Key("tolerations", TEXTS, None, "taints of the hosts that pods put up with, by key"),
+    Key("tolerations", TEXTS, None, "taints of the hosts that pods tolerate, by key"),
     Key("scheduler", TEXT, None, "scheduler name", "the cluster's default"),
     Key("gang", BOOLEAN, True, "with `scheduler`: start all pods or none"),
     Key("probes", BOOLEAN, True, "render start-up, readiness and liveness probes"),
@@ -245,7 +245,7 @@ KUBERNETES = table(
                 Key("mount", text("a path such as `/models`", r"/\S*"), Required, "where pods see it"),
                 Key("claim", NAME, None, "PersistentVolumeClaim", "`host-path`"),
                 Key("host-path", text("a path such as `/models`", r"/\S*"), None, "directory of the host", "`claim`"),
-                Key("read-only", BOOLEAN, True, "nobody writes to it"),
+                Key("read-only", BOOLEAN, True, "mounted read-only"),
             ),
             "a map of volumes",
             NAME,
@@ -297,7 +297,7 @@ TOPOLOGY = table(
             Key("decode", ROLE, Required, "instances that write answers"),
         ),
         Required,
-        "who does what",
+        "the instances of each role",
     ),
     Key("router", ROUTER, None, "where requests come in"),
     Key(
@@ -333,7 +333,7 @@ TOPOLOGY = table(
             Key("api-key-file", TEXT, None, "file with the key that pdctl's engines and router ask clients for"),
         ),
         None,
-        "who is believed (docs/security.md)",
+        "who authenticates to whom (docs/security.md)",
     ),
     Key("readiness", READINESS, None, "when instances count as up, and what happens when they die"),
     Key(
@@ -345,7 +345,7 @@ TOPOLOGY = table(
             Key("hit", number(0, 1), 0.0, "share of the input found in the prefix cache"),
         ),
         Absent,
-        "what the plan reckons with",
+        "the load that the plan is computed for",
     ),
     Key(
         "slo",

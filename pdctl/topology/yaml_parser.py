@@ -1,4 +1,4 @@
-"""YAML with the line and column of every key and value; YAML's own complaints, said so that one can act on them."""
+"""YAML with the line and column of every key and value, and YAML's errors reworded so that one can act on them."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ Node = Scalar | List | Map
 
 
 def shape(node: Node) -> str:
-    """What a person would call it."""
+    """What a person would call the node."""
     if isinstance(node, Scalar):
         return "a single value"
     return "a list" if isinstance(node, List) else "a map"
@@ -119,7 +119,7 @@ def parse(source: YamlText, report: ProblemReport) -> Node | None:
 
 
 def unreadable(name: str, text: str, error: yaml.YAMLError, fix: str = "") -> TopologyError:
-    """YAML's complaint about a text that need not be a topology, as it is told of one."""
+    """The YAML syntax error in a text that need not be a topology, worded as for one."""
     source, report = YamlText.of(name, text), ProblemReport()
     if isinstance(error, ReaderError):
         _odd_character(source, report, error)

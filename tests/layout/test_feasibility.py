@@ -110,7 +110,7 @@ def test_every_shape_rule_of_the_table_is_reached() -> None:
             Shape(tp=16, ep=5),
             V0_5_13,
             "tp_size 16 is not divisible by ep_size 5 (sglang 0.5.13 does not check that tp_size % ep_size == 0, "
-            "and goes wrong without a word)",
+            "and goes wrong silently)",
         ),
         (Shape(tp=4, cp=2), V0_5_8, "attn_cp_size 2 (sglang 0.5.8 says: no --attn-cp-size before 0.5.9)"),
     ],

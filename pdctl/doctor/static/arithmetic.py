@@ -67,7 +67,7 @@ MET = re.compile(
 
 DEMAND = re.compile(
     r"(?P<what>.+) \((?:sglang \S+|the embedded engine) (?:asserts|raises ValueError:|says:|needs|does not check that|"
-    r"fails after start-up unless) (?P<demand>.+?)(?:, and goes wrong without a word)?\)"
+    r"fails after start-up unless) (?P<demand>.+?)(?:, and goes wrong silently)?\)"
 )
 # What is expected where the plan knows neither a rule nor a way.
 TAKEN = {"PD318": "flags and values that the release takes", "PD504": "ranks that the hosts and their GPUs can hold"}

@@ -26,7 +26,7 @@ NAMED = re.compile(r"(?P<file>[^\s:]+):(?P<line>[1-9][0-9]{0,8})\b")
 # What else is written NAME:NUMBER is an address: `127.0.0.1:8998`, `prefill:30000`, `node.example.com:8998`.
 FILE = re.compile(r".*/.+|<stdin>|.+\.(?:ya?ml|json|sh|bash|log|txt|out|env|service|gz|zst)(?:\.\d{1,9})?")
 COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
-CANARY = "PD610"  # the finding that a failed cell of the matrix comes to
+CANARY = "PD610"  # the finding for a failed cell of the matrix
 UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML 1.0
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LEVELS = {"error": "error", "warning": "warning", "info": "note"}
@@ -38,8 +38,8 @@ class FindingPlace(NamedTuple):
 
 
 def place(found: Finding) -> FindingPlace | None:
-    """Where the value stands that was observed: what the evidence says of the finding's own instance, or else the line
-    that has the value in it, or else the first that names a place."""
+    """Where the observed value is written: the evidence about the finding's own instance, else the line that has the
+    value in it, else the first that names a place."""
     named = [(line, one) for line in found.evidence if (one := _named(line)) is not None]
     own = [one for line, one in named if found.instance and line.startswith(f"{found.instance}: ")]
     holds = [one for line, one in named if found.observed and found.observed in line]
@@ -165,7 +165,7 @@ def to_sarif(report: Report, fail_on: Severity | None = Severity.ERROR) -> str:
 
 
 def _invocation(report: Report, fail_on: Severity | None) -> dict[str, object]:
-    """Not successful where too little could be looked at: then no result does not mean that all is well."""
+    """Not successful where too little could be checked: no result then does not mean that all is well."""
     code = check_run.exit_code(report, fail_on)
     blind = code is ExitCode.NOT_PROBED
     told: dict[str, object] = {"executionSuccessful": not blind, "exitCode": int(code)}

@@ -36,7 +36,7 @@ class ReportForm(str, Enum):
 def write(
     form: ReportForm, report: Report, term: Term, verbose: bool = False, fail_on: Severity | None = Severity.ERROR
 ) -> None:
-    """Nothing at all where the form has nothing to say (GitHub commands without a finding).
+    """Write nothing where the form has nothing to say (GitHub commands without a finding).
 
     `fail_on`: what the exit code goes by; JUnit and SARIF say the same.
     """
@@ -67,7 +67,7 @@ def _document(form: ReportForm, report: Report, fail_on: Severity | None) -> str
 
 
 def _ascii(form: ReportForm, text: str) -> str:
-    """What is not ASCII stands in strings alone, which every one of these forms can spell otherwise."""
+    """Escape what is not ASCII: it occurs only in strings, and each form has an escape for those."""
     if form is ReportForm.JUNIT:
         return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
     if form is ReportForm.GITHUB:

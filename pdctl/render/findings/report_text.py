@@ -1,4 +1,4 @@
-"""Doctor's report for people: findings first, then the port table, the canary matrix and what was checked."""
+"""Doctor's report as text: findings first, then the port table, the canary matrix and what was checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MARKS = {Severity.ERROR: ("✗", "x", "red"), Severity.WARNING: ("!", "!", "yellow"), Severity.INFO: ("·", "-", "cyan")}
 COLUMNS = ("flag", "server_info", "bootstrap", "router", "annotation")
-WAYS = ("needs ", "no load is given", "no workload is given")  # reasons for skipping that name what would answer
+WAYS = ("needs ", "no load is given", "no workload is given")  # reasons for skipping that name what is missing
 FEW = 6  # codes named in one line
 NOT_CHECKABLE = "not checkable, because"
 NEVER = "not checkable (pdctl doctor --list-checks says why)"
@@ -39,11 +39,11 @@ FAMILIES = {
 }
 
 
-PATIENCE = 1.0  # seconds of looking before a terminal is told at what
+PATIENCE = 1.0  # seconds before the first progress line
 
 
 def show(report: Report, term: Term, verbose: bool = False) -> None:
-    """`verbose`: every check that was made on a line of its own, and why the others were not."""
+    """`verbose`: also list every check that was made, and why the others were not."""
     term.write(term.style(f"doctor {visible(report.title, term)}", "bold") + term.style(f"  ({report.depth})", "dim"))
     for found in report.findings:
         term.write()
@@ -104,7 +104,7 @@ def _lines(label: str, text: str, term: Term, indent: bool = False, mark: str = 
 
 
 def _fix(text: str, term: Term) -> None:
-    """Never broken: it is there to be pasted."""
+    """Never wrapped, so that it can be pasted."""
     first, *rest = [visible(line, term) for line in text.splitlines()] or [""]
     term.write("  " + term.style("fix".ljust(LABEL), "dim") + term.style(first, "bold"))
     for line in rest:
@@ -112,7 +112,7 @@ def _fix(text: str, term: Term) -> None:
 
 
 def _ports(rows: Sequence[BootstrapPortRow], columns: Sequence[str], term: Term) -> None:
-    """`columns`: those somebody speaks in. The odd one is marked and coloured."""
+    """`columns`: those with a value in some row. The odd value is marked and coloured."""
     term.write(term.style("bootstrap ports", "bold"))
     cells = [(visible(row.prefill, term), *(_port(row, name, term) for name in columns)) for row in rows]
     write_table(("PREFILL", *(name.upper() for name in columns)), cells, term)
@@ -184,7 +184,7 @@ def _few(codes: Sequence[str]) -> str:
 
 
 def _by_reason(checks: Sequence[Checked], status: CheckStatus) -> dict[str, list[str]]:
-    """Codes by the first of their reasons; what nothing can ever see is one group."""
+    """Codes by the first of their reasons; those that no check can see form one group."""
     grouped: dict[str, list[str]] = {}
     for each in checks:
         if each.status is status:
@@ -194,7 +194,7 @@ def _by_reason(checks: Sequence[Checked], status: CheckStatus) -> dict[str, list
 
 
 def _worst(findings: Sequence[Finding]) -> Mapping[str, Severity]:
-    """Code → the gravest of its findings that is not accepted."""
+    """Code → the most severe of its findings that is not accepted."""
     order = list(MARKS)
     found: dict[str, Severity] = {}
     for each in findings:
