@@ -367,7 +367,7 @@ ENTRIES: tuple[Entry, ...] = (
         "{instance|an instance}: {observed|its release is not in the tables of pdctl}",
         "pdctl knows flags, settings, log lines, routes and metrics of the releases whose wheels were read, and uses "
         "the nearest older one's for any other. A newer release may have flags and lines that pdctl does not know, and "
-        "faults that it does not name. Next: `pdctl dialect flags --version` for what is assumed.",
+        "faults that it does not name. Next: `pdctl dialect flags --version RELEASE` for what is assumed.",
         "update pdctl to a version that has read this release",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
         "releases newer than the newest that was read, or between two that were",
