@@ -231,7 +231,7 @@ ENTRIES: tuple[Entry, ...] = (
         "PD315",
         "pp-mismatch",
         Severity.ERROR,
-        "decode has {observed|2} pipeline stages and prefill has {expected|4}",
+        "pipeline stages (and context-parallel size) are {observed|2} on decode and {expected|4} on prefill",
         "A decode either has as many pipeline stages as the prefill, and pulls stage from stage, or a single one. "
         "Anything else ends the decode scheduler with an assertion on the first request (0.5.8 and later) or goes "
         "wrong silently. Next: pp_size of both roles.",

@@ -54,12 +54,12 @@ ENTRIES: tuple[Entry, ...] = (
         "PD404",
         "memlock-low",
         Severity.ERROR,
-        "the locked-memory limit is {observed|low}: registering the KV cache for RDMA will fail",
+        "{instance|an engine} may lock {observed|64 KiB} of memory: registering the KV cache for RDMA will fail",
         "RDMA pins the whole KV pool. Below that limit, or with a NIC that bounds a region (max_mr_size) or has "
         'leaked keys of crashed processes, registration fails with "Failed to register memory", Invalid argument '
         "[22], Input/output error [5] or Resource temporarily unavailable [11]. Next: `ulimit -l` in the engine's "
         "container, then `ibv_devinfo -v`.",
-        "ulimit -l unlimited",
+        "run ulimit -l unlimited in the shell that starts {instance|it}, and start it again",
         (Needs.HOST,),
         "every transfer library over RDMA",
         "Mooncake documentation; public reports",
@@ -220,7 +220,7 @@ ENTRIES: tuple[Entry, ...] = (
         'The two ends pair their devices. Different names, numbers or rails give "received packet mismatch, '
         'local.local_nic_path ... peer_nic_path: (empty)" and "Cannot make connection for endpoint, mark it '
         'inactive", on some pairs only. Next: the device lists of both roles; as a test, one device on each side.',
-        "give both roles the same list: --disaggregation-ib-device {expected}",
+        "give both roles the same list of devices in --disaggregation-ib-device",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
         "Mooncake, many releases",
         "public reports",

@@ -78,7 +78,7 @@ def hasty(servers: Servers) -> Iterator[Finding]:
         said = [side.env[name].evidence for name in (INTERVAL, FAILURES) if name in side.env]
         silence = max(interval if interval is not None else 5.0, 2.0) * max(failures if failures is not None else 2, 1)
         if said and silence < SHORTEST:
-            observed = f"a prefill is given up after {silence:g} s without an answer"
+            observed = f"it gives a prefill up after {silence:g} s without an answer"
             yield finding("PD617", side.name, observed, f"{SHORTEST:g} s or more", said)
 
 
@@ -290,7 +290,7 @@ def mnnvl(servers: Servers) -> Iterator[Finding]:
         if forced is None or side.backend not in MOONCAKE or forced.value in ("0", ""):
             continue
         clashes = (
-            ("SGLANG_MOONCAKE_CUSTOM_MEM_POOL", False, "MC_FORCE_MNNVL without SGLANG_MOONCAKE_CUSTOM_MEM_POOL"),
+            ("SGLANG_MOONCAKE_CUSTOM_MEM_POOL", False, "MC_FORCE_MNNVL is set without SGLANG_MOONCAKE_CUSTOM_MEM_POOL"),
             ("MC_INTRANODE_NVLINK", True, "MC_FORCE_MNNVL together with MC_INTRANODE_NVLINK"),
         )
         for name, present, observed in clashes:
