@@ -15,7 +15,7 @@ from pdctl.catalogue.entry import Entry, fill
 from pdctl.cli.app import respelt
 from pdctl.doctor import check_run
 from tests.cases import for_each
-from tests.cli.test_usage import LEAVES
+from tests.cli.leaves import LEAVES
 from tests.doctor.fixtures.live import FIXTURES
 
 ROOT = Path(__file__).resolve().parents[2]

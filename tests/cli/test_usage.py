@@ -5,25 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-import typer
 
 from pdctl.cli import exits
-from pdctl.cli.app import VERBS, build
+from tests.cli.leaves import LEAVES
 
 FORM = re.compile(r"error: [^\n]+\n  fix: [^\n]+\n")
-
-
-def commands() -> dict[str, typer.core.TyperCommand]:
-    """Every verb that does something, by the words that name it."""
-    found = {}
-    for verb in VERBS:
-        leaf = typer.main.get_command(build([verb.name])).commands[verb.name]
-        below = getattr(leaf, "commands", None)
-        found.update({f"{verb.name} {name}": one for name, one in below.items()} if below else {verb.name: leaf})
-    return found
-
-
-LEAVES = commands()
 
 
 def said(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
