@@ -183,7 +183,7 @@ def _refuse(given: Collection[str]) -> None:
 def _of_run(name: str | None, static: bool) -> Subject:
     """A run of `pdctl launch`: its processes where they really are, the topology it came from, its logs."""
     from pdctl.doctor import request as asking
-    from pdctl.launch import clusters, credentials, run_facts
+    from pdctl.launch import clusters, credentials, run_health
     from pdctl.launch.run import State
     from pdctl.launch.state import RunDir, describe_ended, find_run, home
 
@@ -202,21 +202,21 @@ def _of_run(name: str | None, static: bool) -> Subject:
     if run.state is State.STOPPED and not static:
         why = run.outcome.message if run.outcome is not None else "it was stopped"
         raise NotProbedError(f"run {run.name} is over ({why}): nothing of it can be asked", f"pdctl logs {run.name}")
-    directory, over = RunDir.of(root, run.name), run_facts.is_over(run)
-    written = run_facts.planned(run, directory)
+    directory, over = RunDir.of(root, run.name), run_health.is_over(run)
+    written = run_health.planned(run, directory)
     found = asking.of_plan(*written) if written is not None else asking.Subject(asking.Request(), run.name)
-    logs, router = run_facts.logs(run, directory), run.deployment.router
+    logs, router = run_health.logs(run, directory), run.deployment.router
     request = replace(
         found.request,
-        topology=run_facts.as_running(written[0], run) if written is not None else None,
-        endpoints=() if static or over else run_facts.endpoints(run),
+        topology=run_health.as_running(written[0], run) if written is not None else None,
+        endpoints=() if static or over else run_health.endpoints(run),
         router=router.url if router is not None else "",
         model=run.deployment.served_name,
         logs=tuple(logs),
         names=logs,
-        own={} if static or over else run_facts.own(run),
-        folders={} if static or over else run_facts.folders(directory),
-        ended=() if static else run_facts.ended(run, directory),
+        own={} if static or over else run_health.own(run),
+        folders={} if static or over else run_health.folders(directory),
+        ended=() if static else run_health.ended(run, directory),
         key=credentials.api_key(run.deployment),
         since=run.created,  # a run of the same name before it wrote into the same files
     )

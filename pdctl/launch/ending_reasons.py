@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pdctl.launch.deployment import Spec
+    from pdctl.launch.runtime import Paired
     from pdctl.launch.state import RunDir
-    from pdctl.launch.supervisor_mailbox import Paired
 
 TAIL = 20
 READ_FOR_REASONS = 80  # lines

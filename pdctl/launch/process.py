@@ -19,7 +19,7 @@ from pdctl.http_auth import masked
 from pdctl.launch import procfs
 from pdctl.launch.ending_reasons import in_words
 from pdctl.launch.run import Exit
-from pdctl.launch.supervisor_mailbox import Exited
+from pdctl.launch.runtime import Exited
 from pdctl.log_stream import stamp
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl.errors import LimitError
 from pdctl.fleet import http_client, router_probe
 from pdctl.launch.deployment import ServerRole
-from pdctl.launch.supervisor_mailbox import Told
+from pdctl.launch.runtime import Told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -1,21 +1,138 @@
-"""What runs the processes of a deployment. `Runtime` is what that must offer; the supervisor knows nothing else of it.
-
-Not here, because it is the same everywhere: the order of starting, readiness, that the nodes of an instance live and
-die together, restarts with their back-off, the router's list, all arithmetic of ranks and ports.
-"""
+"""What a run's processes are run by, and what its supervisor is told: everything that watches only posts here."""
 
 from __future__ import annotations
 
+import signal
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Protocol, Union
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+    from types import FrameType, TracebackType
 
     from pdctl.launch.deployment import Deployment, Spec
-    from pdctl.launch.run import Exit
-    from pdctl.launch.supervisor_mailbox import Exited, Located
+    from pdctl.launch.run import Exit, StartStage
+
+
+CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """A process ended; its whole group has been killed and it has been reaped."""
+
+    name: str
+    generation: int
+    exit: Exit
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A process reached a stage, or (`stage` None) what it is waiting for has changed to `detail`.
+
+    `hopeless`: it will not come however long one waits.
+    """
+
+    name: str
+    generation: int
+    stage: StartStage | None
+    detail: str
+    at: float
+    hopeless: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A process on another host told its number there."""
+
+    name: str
+    generation: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The router knows an instance's new address; `problem` is empty when it does."""
+
+    name: str
+    generation: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """One verification request came back; `problem` is empty when the pair works."""
+
+    prefill: str
+    decode: str
+    problem: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadEnded:
+    """A thread of the supervisor's process ended on an error that nobody foresaw, or at a limit of this machine."""
+
+    thread: str
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    number: int
+
+
+# A union of `|` would be evaluated at run time, which Python 3.10 cannot.
+Message = Union[Exited, Reached, Paired, Interrupt, Located, Told, ThreadEnded]  # noqa: UP007
+
+
+class SupervisorMailbox:
+    """What the supervisor reads, and the clock it reads by; everybody else only puts."""
+
+    def __init__(self) -> None:
+        # SimpleQueue.put may be called from a signal handler that interrupted a get (documented as reentrant).
+        self._messages: SimpleQueue[Message] = SimpleQueue()
+
+    def put(self, message: Message) -> None:
+        self._messages.put(message)
+
+    def now(self) -> float:
+        """Seconds, from some moment on."""
+        return time.monotonic()
+
+    def receive(self, until: float) -> Message | None:
+        """The next message; None if there is none until then."""
+        try:
+            return self._messages.get(timeout=max(0.0, until - self.now()))
+        except Empty:
+            return None
+
+
+class Signals:
+    def __init__(self, mailbox: SupervisorMailbox) -> None:
+        self._mailbox = mailbox
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> Signals:
+        for number in CAUGHT:
+            # `nohup` ignores SIGHUP on purpose; that stays so. A shell without job control ignores SIGINT for all that
+            # it starts with `&`: a `kill -INT` of ours is meant all the same.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._caught)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _caught(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self._mailbox.put(Interrupt(number))
 
 
 class Runtime(Protocol):

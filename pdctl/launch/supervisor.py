@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from queue import Empty
 from typing import TYPE_CHECKING
 
 from pdctl.errors import PdctlError, limit_reached
@@ -15,19 +14,19 @@ from pdctl.launch.journal import Journal
 from pdctl.launch.log_tail import LogTail, part
 from pdctl.launch.readiness import ReadinessWatch
 from pdctl.launch.run import EventKind, Run, RunEvent, RunOutcome, StartStage, State
-from pdctl.launch.storage import CrashNotice, refused
-from pdctl.launch.supervisor_mailbox import (
+from pdctl.launch.runtime import (
     Exited,
     Interrupt,
     Located,
-    Mailbox,
     Message,
     Paired,
     Reached,
     Signals,
+    SupervisorMailbox,
     ThreadEnded,
     Told,
 )
+from pdctl.launch.storage import CrashNotice, refused
 from pdctl.launch.winddown import AFTER_KILL, WindDown
 from pdctl.thread_death import in_words, told_threads
 
@@ -62,9 +61,20 @@ class StartOver(Exception):
 
 
 class Supervisor:
-    def __init__(self, directory: RunDir, run: Run, runtime: Runtime, emit: Callable[[RunEvent], None]) -> None:
+    def __init__(
+        self,
+        directory: RunDir,
+        run: Run,
+        runtime: Runtime,
+        emit: Callable[[RunEvent], None],
+        *,
+        mailbox: SupervisorMailbox | None = None,
+        watch: Callable[..., ReadinessWatch] = ReadinessWatch,
+    ) -> None:
+        """`mailbox`: with another clock; `watch`: what tells when a process is ready."""
         self._runtime = runtime
-        self._mailbox = Mailbox()
+        self._mailbox = mailbox if mailbox is not None else SupervisorMailbox()
+        self._watch = watch
         self._journal = Journal(directory, run, emit)
         self._options = run.options
         self._planned = run.deployment
@@ -76,7 +86,8 @@ class Supervisor:
         self._served = False
         # By instance: all its nodes live and die together.
         self._restarts: dict[str, int] = {}
-        self._due: dict[str, float] = {}  # monotonic times of planned restarts
+        self._begun: dict[str, float] = {}  # by the mailbox's clock, as the two below: when it was started last
+        self._due: dict[str, float] = {}  # when it is to be started again
         self._mercy: dict[str, float] = {}  # until when the other nodes of a dead instance may end by themselves
         self._given_up: set[str] = set()
         self._left_behind: dict[str, list[str]] = {}  # by server: addresses it had
@@ -137,7 +148,7 @@ class Supervisor:
         return False
 
     def _bring_up(self) -> None:
-        deadline = time.monotonic() + self._options.timeout
+        deadline = self._mailbox.now() + self._options.timeout
         names = tuple(spec.name for spec in self._deployment.roles)
         for spec in self._deployment.servers:
             self._start(spec.instance)
@@ -158,9 +169,9 @@ class Supervisor:
         rounds = -(-pairs // readiness.AT_ONCE)
         whole = rounds * (PAIR_TIMEOUT + 1.0)
         self._results.clear()
-        patience = min(PAIR_TIMEOUT, max(1.0, deadline - time.monotonic()))
+        patience = min(PAIR_TIMEOUT, max(1.0, deadline - self._mailbox.now()))
         readiness.verify_pairs(prefills, decodes, patience, whole, self._mailbox.put, self._credentials.key)
-        self._until(lambda: len(self._results) == pairs, time.monotonic() + whole)
+        self._until(lambda: len(self._results) == pairs, self._mailbox.now() + whole)
         if any(result.problem for result in self._results):
             raise Ending(ending_reasons.pairs_failed(tuple(self._results)))
 
@@ -176,6 +187,7 @@ class Supervisor:
         logs = tuple(part(directory.log(spec.name), split) for spec in specs)
         workers = tuple(role.url for role in self._deployment.servers if role.instance not in self._given_up)
         handles = self._runtime.start(specs, generation, logs, self._mailbox.put)
+        self._begun[instance] = self._mailbox.now()
         self._mercy.pop(instance, None)
         for spec, handle, log in zip(specs, handles, logs, strict=True):
             self._handles[spec.name] = handle
@@ -186,7 +198,7 @@ class Supervisor:
             known = workers if spec.role is ServerRole.ROUTER else ()
             tail = LogTail(log, handle.log_start)
             key = self._credentials.key
-            watch = ReadinessWatch(spec, generation, tail, known, self._options.interval, self._mailbox.put, key)
+            watch = self._watch(spec, generation, tail, known, self._options.interval, self._mailbox.put, key)
             self._watches[spec.name] = watch
             watch.start()
 
@@ -208,12 +220,13 @@ class Supervisor:
     def _until(self, condition: Callable[[], bool], deadline: float | None = None) -> None:
         """Handle messages until `condition` holds. Raises Ending at the deadline, on a signal, on a death."""
         while not condition():
-            now = time.monotonic()
+            now = self._mailbox.now()
             if deadline is not None and now >= deadline:
                 raise Ending(self._late())
             wake = min([now + TICK, *self._due.values(), *([deadline] if deadline else [])])
-            with contextlib.suppress(Empty):
-                self._handle(self._mailbox.get(timeout=max(0.0, wake - now)))
+            message = self._mailbox.receive(wake)
+            if message is not None:
+                self._handle(message)
             self._restart_due()
 
     def _late(self) -> RunOutcome:
@@ -228,7 +241,7 @@ class Supervisor:
         )
 
     def _restart_due(self) -> None:
-        now = time.monotonic()
+        now = self._mailbox.now()
         for instance in [instance for instance, at in self._due.items() if at <= now]:
             if not any(self._running(spec.name) for spec in self._nodes(instance)):
                 del self._due[instance]
@@ -238,8 +251,7 @@ class Supervisor:
             self._kill(instance)
         for instance in self._restarts:  # a restarted instance that never becomes ready has failed as well
             names = [spec.name for spec in self._nodes(instance)]
-            since = min(self._handles[name].since for name in names)
-            late = time.time() - since > self._options.timeout and not all(map(self._is_ready, names))
+            late = now - self._begun[instance] > self._options.timeout and not all(map(self._is_ready, names))
             if late and instance not in self._due and instance not in self._given_up:
                 self._kill(instance)
         self._look_at_the_clock()
@@ -360,7 +372,7 @@ class Supervisor:
         self._journal.note(EventKind.RESTARTING, instance, detail, seconds=delay)
         if policy is OnDeath.ALL:
             raise StartOver
-        self._due[instance] = time.monotonic() + delay
+        self._due[instance] = self._mailbox.now() + delay
         self._end_the_others(instance)
 
     def _end_the_others(self, instance: str) -> None:
@@ -368,7 +380,7 @@ class Supervisor:
         for spec in self._nodes(instance):
             self._reached[spec.name] = {}
             if self._running(spec.name):
-                self._mercy[instance] = time.monotonic() + MERCY
+                self._mercy[instance] = self._mailbox.now() + MERCY
                 self._handles[spec.name].terminate()
 
     def _forget(self, spec: Spec) -> None:
@@ -405,8 +417,8 @@ class Supervisor:
         return float(min(self._options.backoff * 2 ** (tries - 1), self._options.backoff_max))
 
     def _pause(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        self._until(lambda: time.monotonic() >= until)
+        until = self._mailbox.now() + seconds
+        self._until(lambda: self._mailbox.now() >= until)
 
     def _end_all(self) -> None:
         """End every process of this generation at once, as a new one follows."""
@@ -414,11 +426,10 @@ class Supervisor:
             watch.close()
         for handle in self._handles.values():
             handle.kill()
-        deadline = time.monotonic() + AFTER_KILL
+        deadline = self._mailbox.now() + AFTER_KILL
         while any(self._journal.run.process(name).exit is None for name in self._handles):
-            try:
-                message = self._mailbox.get(timeout=max(0.0, deadline - time.monotonic()))
-            except Empty:
+            message = self._mailbox.receive(deadline)
+            if message is None:
                 return  # the new generation will find its ports taken, and say so
             if isinstance(message, Interrupt):
                 raise Ending(ending_reasons.stopped(message.number))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from queue import Empty
 from typing import TYPE_CHECKING
 
 from pdctl.fleet import router_probe
 from pdctl.launch import ending_reasons
 from pdctl.launch.deployment import Deployment, LaunchOptions, ServerRole
 from pdctl.launch.run import EventKind, RunOutcome, State
-from pdctl.launch.supervisor_mailbox import Exited, Interrupt, Mailbox
+from pdctl.launch.runtime import Exited, Interrupt, SupervisorMailbox
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,7 +26,7 @@ class WindDown:
         self,
         journal: Journal,
         runtime: Runtime,
-        mailbox: Mailbox,
+        mailbox: SupervisorMailbox,
         handles: Mapping[str, Handle],
         deployment: Deployment,
     ) -> None:
@@ -41,7 +40,7 @@ class WindDown:
         self._now = False
 
     def run(self, outcome: RunOutcome, options: LaunchOptions) -> None:
-        began = time.monotonic()
+        began = self._mailbox.now()
         self._journal.state(State.STOPPING)
         self._journal.note(EventKind.STOPPING, detail=self._in_flight())
         routers = [handle for handle in self._handles.values() if handle.spec.role is ServerRole.ROUTER]
@@ -50,7 +49,7 @@ class WindDown:
         self._stop(others, options.grace)
         detail = self._nothing_left()
         self._journal.state(State.STOPPED if outcome.signal else State.FAILED, outcome)
-        self._journal.note(EventKind.ENDED, detail=detail, seconds=time.monotonic() - began)
+        self._journal.note(EventKind.ENDED, detail=detail, seconds=self._mailbox.now() - began)
 
     def _in_flight(self) -> str:
         spec = self._deployment.router
@@ -77,11 +76,10 @@ class WindDown:
 
     def _await(self, handles: list[Handle], seconds: float) -> None:
         """Read the mailbox until all of them have ended or the time is over; a signal ends every process now."""
-        deadline = time.monotonic() + seconds
+        deadline = self._mailbox.now() + seconds
         while any(self._running(handle.spec.name) for handle in handles):
-            try:
-                message = self._mailbox.get(timeout=max(0.0, deadline - time.monotonic()))
-            except Empty:
+            message = self._mailbox.receive(deadline)
+            if message is None:
                 return
             if isinstance(message, Interrupt) and not self._now:
                 self._now = True

@@ -14,6 +14,7 @@ import urllib.request
 from pathlib import Path
 
 from tests.cli.shell import Shell
+from tests.launch.conftest import DEADLINE
 
 FULL = b"\0" * (2 << 20)
 
@@ -38,12 +39,17 @@ def main(folder: Path) -> None:
         while not lost(directory) and time.monotonic() < began + 20:
             time.sleep(0.05)
         told["served"] = served(shell.router)
-        run("status", "status")
-        run("status json", "status", "-o", "json")
-        run("ls", "ls")
-        run("logs", "logs", "--tail", "1")
-        run("doctor", "doctor", "--no-extras", "--select", "PD2")
-        run("doctor of the disk", "doctor", "--select", "PD807", "-o", "json")
+        asked = {
+            "status": ("status",),
+            "status json": ("status", "-o", "json"),
+            "ls": ("ls",),
+            "logs": ("logs", "--tail", "1"),
+            "doctor": ("doctor", "--no-extras", "--select", "PD2"),
+            "doctor of the disk": ("doctor", "--select", "PD807", "-o", "json"),
+        }
+        for name, process in [(name, shell.start(*argv)) for name, argv in asked.items()]:  # all at once
+            out, err = process.communicate(timeout=DEADLINE)
+            told[name] = [process.returncode, out, err]
         told["run.json"] = json.loads((directory / "run.json").read_text())["state"]
         run("down", "down")
         run("down again", "down")

@@ -15,7 +15,7 @@ from pdctl.launch.deployment import ServerRole, Spec
 from pdctl.launch.log_tail import LogTail
 from pdctl.launch.readiness import ReadinessWatch
 from pdctl.launch.run import StartStage
-from pdctl.launch.supervisor_mailbox import Reached
+from pdctl.launch.runtime import Reached
 from tests.fleet.conftest import LONG, Answers, Serve, closed_port, port_of, serve
 
 __all__ = ["serve"]

@@ -16,7 +16,7 @@ import pytest
 from pdctl.fleet import router_probe as asking
 from pdctl.launch import router_list
 from pdctl.launch.deployment import ServerRole, Spec
-from pdctl.launch.supervisor_mailbox import Told
+from pdctl.launch.runtime import Told
 from tests.launch.conftest import eventually, standin
 from tests.ports import free_ports
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from pdctl import user_files
 from pdctl.launch.process import close_generation, open_generation
 from pdctl.launch.run import Exit
+from pdctl.launch.runtime import Exited, Located
 from pdctl.launch.slurm import queue
-from pdctl.launch.supervisor_mailbox import Exited, Located
 from pdctl.program import command
 
 if TYPE_CHECKING:

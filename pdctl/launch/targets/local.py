@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pdctl.launch.deployment import Deployment, Spec
     from pdctl.launch.run import RunOutcome
     from pdctl.launch.run_opening import Opened
-    from pdctl.launch.supervisor_mailbox import Exited
+    from pdctl.launch.runtime import Exited
     from pdctl.launch.targets.target import Display, LaunchOrder
 
 SWEEP = 2.0  # seconds for killed processes to disappear

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from pdctl.launch.deployment import Deployment, Spec
     from pdctl.launch.run import Allocation, RunOutcome
+    from pdctl.launch.runtime import Exited, Located
     from pdctl.launch.slurm.step import StepTask
-    from pdctl.launch.supervisor_mailbox import Exited, Located
     from pdctl.launch.targets.target import Display, LaunchOrder
     from pdctl.layout.instance_plan import InstancePlan, Plan
     from pdctl.topology.model import Topology

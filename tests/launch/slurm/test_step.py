@@ -14,9 +14,9 @@ import pytest
 
 from pdctl.launch import procfs
 from pdctl.launch.deployment import ServerRole, Spec
+from pdctl.launch.runtime import Exited, Located
 from pdctl.launch.slurm import step as steps
 from pdctl.launch.slurm.step import SlurmStep
-from pdctl.launch.supervisor_mailbox import Exited, Located
 from tests.launch.conftest import eventually, standin
 
 SRUN = ("env", "SLURMD_NODENAME=n1", "SLURM_STEP_ID=4")
