@@ -70,11 +70,11 @@ def chunks(path: str | Path) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+def replacing(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
     """A file beside `path` that takes its place once all is written; after an error `path` is as it was. Raise OSError.
 
     Half a file would take the place of the whole one, and the space that others need. A link stays a link, a file
-    keeps its mode (a new one gets `mode`, less the umask), and what is no file (a pipe, /dev/null) is written to.
+    keeps its mode unless `mode` says another, and what is no file (a pipe, /dev/null) is written to.
     """
     path = path.resolve()
     found = path.stat().st_mode if path.exists() else 0
@@ -85,8 +85,8 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     draft = path.with_name(f".{path.name[:200]}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     try:
-        with os.fdopen(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "w+b") as out:
-            if found:
+        with os.fdopen(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode or 0o666), "w+b") as out:
+            if found and mode is None:
                 os.fchmod(out.fileno(), stat.S_IMODE(found))
             yield out
         draft.replace(path)
@@ -95,7 +95,7 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
             draft.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, data: bytes | str, mode: int = 0o666) -> None:
+def write_whole(path: Path, data: bytes | str, mode: int | None = None) -> None:
     """Replace `path` by `data`, or leave it as it was and raise OSError. Text is UTF-8."""
     with replacing(path, mode) as out:
         out.write(data.encode() if isinstance(data, str) else data)

@@ -89,12 +89,18 @@ class RunDir:
         self._set_aside()
         if logs is not None:
             logs.parent.mkdir(parents=True, exist_ok=True)
+            self.logs.unlink(missing_ok=True)
             self.logs.symlink_to(_made(logs))
-        self.logs.mkdir(exist_ok=True, mode=0o700)
+        if not self.logs.is_symlink():
+            self.logs.mkdir(exist_ok=True, mode=0o700)
 
     def _set_aside(self) -> None:
-        """Move what is here but the lock. Numbers only grow, so that a name that somebody noted stays right."""
-        kept = [entry for entry in self.path.iterdir() if entry.name != LOCK]
+        """Move what is here but the lock. Numbers only grow, so that a name that somebody noted stays right.
+
+        A link that somebody else made of `logs` stays, and what it leads to.
+        """
+        stay = {LOCK} if self._logs_are_ours else {LOCK, self.logs.name}
+        kept = [entry for entry in self.path.iterdir() if entry.name not in stay]
         if not kept:
             return
         earlier = earlier_runs(self.path)
@@ -102,7 +108,7 @@ class RunDir:
         home = _made(self.path.resolve().with_name(aside.name), 0o700)
         if self.path.is_symlink():
             aside.symlink_to(home)
-        if self.logs.is_symlink() and self.logs.exists():
+        if self.logs.is_symlink() and self._logs_are_ours and self.logs.exists():
             logs = self.logs.resolve()
             moved = _free(logs.with_name(aside.name))
             logs.rename(moved)
@@ -113,6 +119,11 @@ class RunDir:
         RunDir(aside).settle()
         for number in sorted(earlier)[: max(0, len(earlier) + 1 - KEPT)]:
             RunDir(earlier[number]).remove()
+
+    @property
+    def _logs_are_ours(self) -> bool:
+        """Whether `logs` is a directory, or a link to one that `create` made."""
+        return not self.logs.is_symlink() or self.logs.readlink().name.partition(".")[0] == self.path.name
 
     def settle(self) -> None:
         """Write down the name that an earlier run goes by from now on, and that it is over."""
