@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pdctl.engines.base import Level, Speaker
 from pdctl.engines.sign import Phase, Sign
-from pdctl.engines.versions import Span
+from pdctl.engines.versions import NEWEST, Span, spell
 from pdctl.engines.vocabulary import load, speech
 from pdctl.errors import UsageError
 
@@ -100,7 +100,7 @@ def test_a_user_s_row_wins_over_a_shipped_one(tmp_path: Path) -> None:
         (row(role="prefil"), "'prefil' is no role", "prefill, decode, router"),
         (row(phase="prealoc"), "'prealoc' is no phase", "did you mean prealloc?"),
         (row(echo="maybe"), "'maybe' is not true or false", "true or false"),
-        (row(since="newest"), "`newest` is not an sglang version", "0.5.23"),
+        (row(since="newest"), "`newest` is not an sglang version", spell(NEWEST)),
         (row(spaeker="sglang"), "no key 'spaeker'", "did you mean 'speaker'?"),
         (row(pattern="", example=""), "pattern and example missing", "add `pattern: …`"),
         (row(literal="[a, b]"), "literal is one value", "write `literal: value`"),

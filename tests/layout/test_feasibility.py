@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pdctl.engines.sglang.refusals import RULES
-from pdctl.engines.versions import NEWEST, SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_18, Version
+from pdctl.engines.versions import NEWEST, SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_18, Version, spell
 from pdctl.layout.feasibility import check, nearest
 from pdctl.layout.handover import check_pair
 from pdctl.layout.model_config import load
@@ -87,7 +87,8 @@ def test_every_shape_rule_of_the_table_is_reached() -> None:
         (
             Shape(tp=16, dp=3),
             NEWEST,
-            "tp_size 16 is not divisible by attn_dp_size 3 (sglang 0.5.23 asserts tp_size % attn_dp_size == 0)",
+            f"tp_size 16 is not divisible by attn_dp_size 3 (sglang {spell(NEWEST)} asserts tp_size % "
+            "attn_dp_size == 0)",
         ),
         (
             Shape(tp=16, dp=3),
@@ -103,8 +104,8 @@ def test_every_shape_rule_of_the_table_is_reached() -> None:
         (
             Shape(tp=8, replicas=2),
             NEWEST,
-            "2 replicas of 8 GPUs on 2 nodes (sglang 0.5.23 raises ValueError: multi-node data-parallel replicas are "
-            "not supported; use attention DP)",
+            f"2 replicas of 8 GPUs on 2 nodes (sglang {spell(NEWEST)} raises ValueError: multi-node data-parallel "
+            "replicas are not supported; use attention DP)",
         ),
         (
             Shape(tp=16, ep=5),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pdctl.engines.versions import NEWEST, spell
 from pdctl.errors import TopologyError
 from pdctl.layout.gpu_memory import MemoryVerdict
 from pdctl.layout.instance_plan import Plan
@@ -231,7 +232,10 @@ def test_pairs_that_cannot_work_together(sheet: Sheet) -> None:
     assert codes(plan) == ["pair-pp", "pair-page-size"]
     assert plan.links == ()
     assert plan.problems[1].nearest == ("--set roles.decode.page-size=64",)
-    assert "sglang 0.5.23 fails after start-up unless decode pp_size == prefill pp_size" in plan.problems[0].message
+    assert (
+        f"sglang {spell(NEWEST)} fails after start-up unless decode pp_size == prefill pp_size"
+        in plan.problems[0].message
+    )
     fixed = [problem.nearest[0].removeprefix("--set ") for problem in plan.problems]
     assert sheet.plan(text, *fixed).feasible
 

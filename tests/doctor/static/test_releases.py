@@ -14,7 +14,7 @@ from pdctl.doctor.release_faults import numbers
 from pdctl.doctor.static.refused_flags import TERM
 from pdctl.engines.sglang.faults import ATTENTION_DP, FAULTS, NIXL_131, SPECULATION, RunningRelease, hits
 from pdctl.engines.sglang.refusals import REFUSALS, Refusal
-from pdctl.engines.versions import SGLANG, spell
+from pdctl.engines.versions import NEWEST, SGLANG, spell
 from tests.cases import for_each
 from tests.doctor.written import ENGINE, doubt, embedded, found, manifest, pair, pods, topology
 
@@ -240,7 +240,7 @@ def test_asking_for_the_rank_on_both_sides_settles_it() -> None:
 
 def test_a_release_that_was_not_read_is_said_so() -> None:
     (told,) = found(topology("engine.version=0.6.0"), "PD323")
-    assert "sglang 0.6.0 is newer than the newest release pdctl has read (0.5.23)" in told.headline
+    assert f"sglang 0.6.0 is newer than the newest release pdctl has read ({spell(NEWEST)})" in told.headline
     assert told.severity is Severity.INFO
     for version in SGLANG:
         assert found(topology(f"engine.version={spell(version)}"), "PD323") == []
