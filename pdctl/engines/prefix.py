@@ -259,22 +259,25 @@ def _behind_target(peeled: Peeled, layout: re.Match[bytes]) -> LineParts:
 
 def spell(raw: bytes, parts: LineParts) -> Prefix:
     """The dear half of `split`: numbers, text, and the way back to the raw line."""
-    layout, outer = parts.layout, parts.outer
-    # The collector's clock has a zone and finer steps; where it wrote a stamp, it wrote it as the line came.
-    stamp = _stamp(outer) if outer is not None and outer.re is RFC3339 else None
-    if stamp is None and layout is not None:
-        stamp = _stamp(layout)
-    if stamp is None and outer is not None:
-        stamp = _stamp(outer)
+    layout = parts.layout
     ranks = layout["ranks"].strip().decode("ascii") if layout is not None and layout.re is SGLANG else ""
     message = parts.line[parts.at :]
     request = _REQUEST.search(parts.span)
     return Prefix(
-        stamp, ranks, _LEVELS.get(parts.level, ""), request[1].decode("ascii") if request else "",
+        stamp_of(parts), ranks, _LEVELS.get(parts.level, ""), request[1].decode("ascii") if request else "",
         message.decode("utf-8", "replace"),
         origin(raw, parts.dropped + parts.at) if parts.dropped >= 0 else 0,
         parts.span.decode("utf-8", "replace"),
     )  # fmt: skip
+
+
+def stamp_of(parts: Cut) -> Stamp | None:
+    """When the line says it was written, without the rest of `spell`."""
+    layout, outer = parts.layout, parts.outer
+    # The collector's clock has a zone and finer steps; where it wrote a stamp, it wrote it as the line came.
+    if outer is not None and (outer.re is RFC3339 or layout is None):
+        return _stamp(outer)
+    return _stamp(layout) if layout is not None else None
 
 
 def _stamp(match: re.Match[bytes]) -> Stamp:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines.adapters import speaks
 from pdctl.engines.base import Level, Row, Speaker
-from pdctl.engines.prefix import split
+from pdctl.engines.prefix import cut, split, stamp_of
 from pdctl.engines.speech import Said, Speech
 from pdctl.logs.event import Event, Place
 from pdctl.logs.line_repair import split_joined_lines
@@ -55,7 +55,7 @@ class EventReader:
                 yield self._event(raw, start, self._unread, _NOTHING, split(text))
 
     def instant(self, line: bytes) -> Instant | None:
-        stamp = split(line).stamp
+        stamp = stamp_of(cut(line))
         return self._clock.read(stamp) if stamp is not None else None
 
     def _event(self, raw: RawLine, start: int, row: Row, values: Mapping[str, str], prefix: Prefix) -> Event:

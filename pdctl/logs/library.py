@@ -146,14 +146,28 @@ class Library:
 
         return self._search_for(LogQuery(f"room {room}", (decimal, both), choose, room), self._owners)
 
-    def of_rid(self, rid: str, instance: str | None = None) -> tuple[Event, ...]:
-        """Every line with the request id, standing apart from letters and digits; of one instance, or of all.
+    def of_rid(self, rid: str) -> tuple[Event, ...]:
+        """Every line with the request id, standing apart from letters and digits, all logs."""
+        terms = scan.request_terms([rid])
+        return self._search_for(LogQuery(f"rid {rid}", (terms,), lambda part: terms), self._owners)
 
-        The logs are scanned for each id anew (an id is remembered as a room is): name the instance where it is known.
-        """
-        terms = scan.request_terms(rid)
-        parts = [part for part, log in self._owners.items() if instance in (None, log.instance)]
-        return self._search_for(LogQuery(f"rid {rid}", (terms,), lambda part: terms), parts)
+    def of_requests(self, rids: Iterable[str], instance: str, since: float, until: float) -> tuple[Event, ...]:
+        """Every line of one instance with any of these ids; of large plain logs what was written in [since, until]."""
+        names = tuple(rids)
+        terms = scan.request_terms(names)
+        parts = [part for part, log in self._owners.items() if log.instance == instance]
+
+        first, last = max(since, self._since), min(until, self._until)
+
+        def near(part: LogPart) -> tuple[int, int]:
+            if not part.plain:
+                return 0, part.size
+            start, end = window.between(part, first, last, self.clock(self._owners[part]), window.UNLIMITED).ranges[0]
+            return start, min(end, part.size)
+
+        large = sum(log.size for log in self.logs) > WHOLE
+        query = LogQuery(f"rid {' '.join(names)}", (terms,), lambda part: terms, bounds=near if large else None)
+        return self._search_for(query, parts)
 
     def _search_for(self, query: LogQuery, parts: Iterable[LogPart]) -> tuple[Event, ...]:
         widest = query.spellings[-1]

@@ -96,11 +96,11 @@ def is_searchable(rid: str) -> bool:
     return 0 < len(text) <= LONGEST_TERM and b"\n" not in text
 
 
-def request_terms(rid: str) -> tuple[SearchTerm, ...]:
-    text = rid.encode()
-    if not is_searchable(rid):
+def request_terms(rids: Iterable[str]) -> tuple[SearchTerm, ...]:
+    names = tuple(rids)
+    if not all(map(is_searchable, names)):
         raise UsageError("--rid is empty, too long or not one line", f"give 1 to {LONGEST_TERM} bytes")
-    return (SearchTerm(text, _WORD + b"-"),)
+    return tuple(SearchTerm(name.encode(), _WORD + b"-") for name in names)
 
 
 @lru_cache(maxsize=4096)

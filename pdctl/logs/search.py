@@ -43,13 +43,15 @@ class LogQuery(NamedTuple):
     """`name` stands for it among remembered answers. spellings: ways to search for it, the widest last.
 
     choose: the spelling for one part, asked only when its answer is not remembered. room: when the index of rooms can
-    help; it knows decimal numbers only.
+    help; it knows decimal numbers only. bounds: the bytes of a part that are looked at, None for all that count; such
+    an answer is not remembered.
     """
 
     name: str
     spellings: tuple[Sequence[SearchTerm], ...]
     choose: Callable[[LogPart], Sequence[SearchTerm]]
     room: int | None = None
+    bounds: Callable[[LogPart], tuple[int, int]] | None = None
 
 
 class _Plan(NamedTuple):
@@ -89,7 +91,7 @@ class LogSearch:
         """The lines it is answered with, part by part, in file order, numbered."""
         began = time.perf_counter()
         wanted = tuple(parts)
-        remembered = self._recall(query, wanted)
+        remembered = self._recall(query, wanted) if query.bounds is None else {}
         plans = [self._plan(query, part, remembered.get(_key(part))) for part in wanted]
         found: dict[Key, list[LineHit]] = {_key(plan.part): list(plan.known) for plan in plans}
         broken = self._scan(plans, found)
@@ -103,13 +105,15 @@ class LogSearch:
                 yield plan.part, hit
 
     def _plan(self, query: LogQuery, part: LogPart, answer: CachedAnswer | None) -> _Plan:
-        start, end = self._bounds(part) if self._bounds else (0, part.size)
+        bounds = query.bounds or self._bounds
+        start, end = bounds(part) if bounds else (0, part.size)
         if answer is not None and log_cache.still_matches(answer.of, part):
             terms = next((each for each in query.spellings if log_cache.terms_digest(each) == answer.terms), None)
             if terms is not None:
                 return self._from(answer, part, terms, end)
         terms = query.choose(part)
-        before = log_cache.take_fingerprint(part, log_cache.whole_lines(part)) if self._remembering else None
+        remembering = self._remembering and query.bounds is None
+        before = log_cache.take_fingerprint(part, log_cache.whole_lines(part)) if remembering else None
         looked = self._looked_up(query, part, terms) if start == 0 else None
         whole = looked is None and part.plain and part.spool is None and (start, end) == (0, part.size)
         if looked is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pdctl.trace.room import Room
 
 LONG_RIDS = 6  # letters; a client may call its requests "1", and then every other line names it
+LASTING = 3600.0  # seconds before and behind a room's lines in which those of its request are looked for
 LONG_ROOMS = 6  # digits; a shorter number stands for other things in most lines
 
 GENERATES = ("/generate", "/v1/completions", "/v1/chat/completions", "/v1/responses")
@@ -66,16 +68,16 @@ def gather_room_events(library: Library, room: int) -> RoomEvents:
         if name and event.role != "router":
             rids.setdefault(event.instance, {})[name] = None
     seen = {(event.place.file, event.place.offset) for event in named}
+    times = [event.t for event in named if event.t is not None]
+    since, until = min(times, default=-math.inf) - LASTING, max(times, default=math.inf) + LASTING
     for instance, names in rids.items():
-        for name in names:
-            if len(name) < LONG_RIDS or not scan.is_searchable(name):
-                continue
-            # The same id on another instance may be another request: only the room joins those.
-            for event in library.of_rid(name, instance):
-                place = (event.place.file, event.place.offset)
-                if place not in seen and event.room in (None, room):
-                    seen.add(place)
-                    named.append(event)
+        wanted = [name for name in names if len(name) >= LONG_RIDS and scan.is_searchable(name)]
+        # The same id on another instance may be another request: only the room joins those.
+        for event in library.of_requests(wanted, instance, since, until) if wanted else ():
+            place = (event.place.file, event.place.offset)
+            if place not in seen and event.room in (None, room):
+                seen.add(place)
+                named.append(event)
     return RoomEvents(room, in_time_order(named), {instance: tuple(names) for instance, names in rids.items()})
 
 

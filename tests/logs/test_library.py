@@ -59,10 +59,29 @@ def test_a_request_is_found_in_one_instance_or_in_all(real: Real) -> None:
     library = real(MISSING_PORTS)
     (event, *_) = (event for event in library.of_room(8463976258232842567) if event.instance == "prefill1")
     assert event.rid
-    found = library.of_rid(event.rid, "prefill1")
+    ever = (float("-inf"), float("inf"))
+    found = library.of_requests([event.rid, "another"], "prefill1", *ever)
     assert event in found
     assert all(each in library.of_rid(event.rid) for each in found)
-    assert library.of_rid(event.rid, "decode0") == ()
+    assert library.of_requests([event.rid], "decode0", *ever) == ()
+
+
+def test_the_requests_of_large_logs_are_looked_for_near_their_time(tmp_path: Path, environ: dict[str, str]) -> None:
+    """One query for all ids of an instance, and not from end to end of a log of days."""
+    line = "[2026-11-21 {:02}:{:02}:00] Abort running request. req.rid='{}' {}"
+    path = tmp_path / "decode0.log"
+    path.write_text(
+        "\n".join(
+            line.format(n // 60, n % 60, "request-a" if n % 2 else "request-b", "x" * 13_000) for n in range(1400)
+        )
+    )
+    library = Library(open_logs([str(path)]), tz=dt.timezone.utc, environ=environ)
+    noon = dt.datetime(2026, 11, 21, 12, tzinfo=dt.timezone.utc).timestamp()
+    found = library.of_requests(["request-a", "request-b"], "decode0", noon - 120, noon + 120)
+    times = [event.t for event in found if event.t is not None]
+    assert {noon + 60 * n for n in range(-2, 3)} <= set(times)
+    assert max(times) - min(times) < 600
+    assert library.stats.scanned < path.stat().st_size / 10
 
 
 def test_the_hex_form_is_found_where_spans_are_exported(tmp_path: Path, environ: dict[str, str]) -> None:

@@ -72,10 +72,10 @@ def test_every_row_finds_the_room_of_its_own_example() -> None:
 
 
 def test_a_request_id_stands_apart_from_words() -> None:
-    (wanted,) = scan.request_terms("req-1")
+    (wanted,) = scan.request_terms(["req-1"])
     assert wanted.among(b"rid='req-1'")
     assert not wanted.among(b"rid='req-12'")
     assert not wanted.among(b"rid='my-req-1'")
     for bad in ("", "x" * 600, "two\nlines"):
         with pytest.raises(UsageError, match="--rid"):
-            scan.request_terms(bad)
+            scan.request_terms([bad])
