@@ -271,7 +271,7 @@ def spell(raw: bytes, parts: LineParts) -> Prefix:
     )  # fmt: skip
 
 
-def stamp_of(parts: Cut) -> Stamp | None:
+def stamp_of(parts: LineParts) -> Stamp | None:
     """When the line says it was written, without the rest of `spell`."""
     layout, outer = parts.layout, parts.outer
     # The collector's clock has a zone and finer steps; where it wrote a stamp, it wrote it as the line came.

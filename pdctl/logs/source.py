@@ -1,4 +1,4 @@
-"""Which logs are meant: files, directories, globs, stdin; rotated sets become one log, every log gets a name."""
+"""Which logs are meant: files, directories, globs, stdin; rotated sets become one named log; logs as they grow."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import glob
 import os
 import re
 import stat
+import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,12 +20,14 @@ from pdctl.logs.part import Compression, LogPart, Spool, examine, lineless
 from pdctl.suggestions import similar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
 
 STDIN = "-"
 _COPY = 1 << 20  # bytes
 _HEAD = 1 << 16  # bytes of a stream in which a log has a line
 SPOOLED = 8 << 30  # bytes of a stream that are kept
+POLL = 0.2  # seconds between looks at files that do not grow
 _NODE = re.compile(r"(?P<instance>(?:prefill|decode)-\d+)-node[1-9]\d*\.log")  # pdctl launch
 _COMPRESSED = re.compile(r"\.(?:gz|zst|zstd)$")
 _DAY = r"20\d\d-?(?:0[1-9]|1[0-2])-?(?:0[1-9]|[12]\d|3[01])(?:[-_T.]?\d[\d._-]*)?"
@@ -91,6 +94,24 @@ def open_logs(
     chosen = names or {}
     apart = [one for each in found.values() for one in ([each] if each.part.path in chosen else _split_merged(each))]
     return _named(_sets(apart), chosen)
+
+
+def growing(
+    open_now: Callable[[], tuple[Log, ...]], limit: float, clock: Callable[[], float] = time.monotonic
+) -> Iterator[tuple[Log, ...]]:
+    """The logs as they are, then each time a file is new, longer, cut off or replaced; for `limit` seconds."""
+    deadline = clock() + limit
+    seen: list[tuple[str, int, int, int]] | None = None
+    while True:
+        logs = open_now()
+        files = [(part.path, part.device, part.inode, part.size) for log in logs for part in log.parts]
+        if files != seen:
+            seen = files
+            yield logs
+        left = deadline - clock()
+        if left <= 0:
+            return
+        time.sleep(min(POLL, left))
 
 
 def _split_merged(found: _Found) -> Sequence[_Found]:

@@ -9,7 +9,7 @@ from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import Severity, fill
 from pdctl.engines.base import Level
 from pdctl.trace.case import missed_url
-from pdctl.trace.diagnosis import DeploymentFinding, Diagnosis, EffectLines, RoomTally, SourceKind
+from pdctl.trace.diagnosis import DeploymentFinding, Diagnosis, EffectLines, RoomTally, SourceKind, read_sources
 from pdctl.trace.observed_deployment import SEPARATE, parse_address, router_command, sent_address
 from pdctl.trace.proven_deaths import (
     ProvenDeath,
@@ -24,7 +24,6 @@ from pdctl.trace.request_counts import AnsweredRequests
 from pdctl.trace.request_counts import is_counted as counted
 from pdctl.trace.room import MissingEvidence, RoomOutcome
 from pdctl.trace.room_events import left_on_purpose
-from pdctl.trace.source_kinds import read_sources
 from pdctl.trace.summaries import room_summaries
 from pdctl.trace.tracer import WHOLE, Tracer
 from pdctl.trace.verdict import LOG_REQUESTS, TIME_STATS

@@ -1,15 +1,26 @@
-"""What `pdctl diagnose` found out about a whole deployment. What no line tells is listed as unknown, never guessed."""
+"""What `pdctl diagnose` found out about a deployment, and what each log is. What no line tells is never guessed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.engines.versions import spell
+from pdctl.trace.observed_deployment import SEPARATE, is_mixed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from pdctl.engines.identify import Identity
+    from pdctl.logs.library import Library
+    from pdctl.logs.source import Log
+    from pdctl.trace.observed_deployment import ObservedDeployment
     from pdctl.trace.room import Evidence, MissingEvidence
+
+
+CONTROL = frozenset(range(32)) - {9, 10, 12, 13, 27}
+SAMPLE = 1 << 15  # bytes that tell binary from text
 
 
 class SourceKind(str, Enum):
@@ -162,3 +173,105 @@ class Diagnosis:
         """Sources with lines of which none, or nobody's in particular, was understood."""
         kinds = (SourceKind.FOREIGN, SourceKind.BINARY, SourceKind.MIXED)
         return tuple(source.instance for source in self.sources if source.kind in kinds)
+
+
+def read_sources(library: Library, deployment: ObservedDeployment) -> tuple[LogSource, ...]:
+    return tuple(_source(library, deployment, log) for log in library.logs)
+
+
+def _source(library: Library, deployment: ObservedDeployment, log: Log) -> LogSource:
+    found = kind_of(library, log)
+    identity, lines = library.identity(log), found.lines
+    one = deployment.instances.get(log.instance)
+    began = [instant.t for line in lines[:200] if (instant := library.instant(log, line)) is not None]
+    return LogSource(
+        log.instance, found.kind, identity.role, identity.speaker.value if identity.speaker else "", release(identity),
+        identity.level.value if identity.level else "", files(log), log.size,
+        library.lines(log), len(lines), found.known, min(began, default=None), one.last if one else None, found.said,
+    )  # fmt: skip
+
+
+class FoundKind(NamedTuple):
+    """lines: those of a sample that are not blank; known: how many of them a row of the dialect reads.
+
+    said: one sentence about what was not understood, or "".
+    """
+
+    kind: SourceKind
+    lines: tuple[bytes, ...]
+    known: int
+    said: str
+
+
+def kind_of(library: Library, log: Log) -> FoundKind:
+    sample = library.sample(log)
+    lines = tuple(line for line in (*sample.head, *sample.rest) if line.strip())
+    known = sum(library.speech.match(line) is not None for line in lines)
+    kind = _kind(log, sample.identity, lines, known)
+    # Lines are counted only where the sentence needs their number: that reads the whole log.
+    looked_at = min(len(lines), library.lines(log)) if kind is SourceKind.FOREIGN else len(lines)
+    return FoundKind(kind, lines, known, _describe_kind(kind, sample.identity, lines, known, looked_at, log.size))
+
+
+def _kind(log: Log, identity: Identity, lines: Sequence[bytes], known: int) -> SourceKind:
+    if not lines:
+        return SourceKind.EMPTY
+    if is_binary(lines):
+        return SourceKind.BINARY
+    if is_mixed(log, identity):
+        return SourceKind.MIXED
+    if identity.speaker is None and not known:
+        return SourceKind.FOREIGN
+    return SourceKind.ROUTER if identity.role == "router" else SourceKind.ENGINE
+
+
+def is_binary(lines: Sequence[bytes]) -> bool:
+    """Bytes no log has: more than one in fifty is a control character, or no UTF-8."""
+    data = b"\n".join(lines)[:SAMPLE]
+    odd = sum(data.count(bytes([each])) for each in CONTROL)
+    broken = data.decode("utf-8", "replace").count("\N{REPLACEMENT CHARACTER}")
+    return (odd + broken) * 50 > len(data)
+
+
+def release(identity: Identity) -> str:
+    """`0.5.8 to 0.5.12`, `0.5.23+`, "" where nothing tells."""
+    since, until = identity.since, identity.until
+    if since is not None and until is not None:
+        return f"{spell(since)} or later, before {spell(until)}"
+    if since is not None:
+        return f"{spell(since)} or later"
+    return f"before {spell(until)}" if until is not None else ""
+
+
+def _describe_kind(
+    kind: SourceKind, identity: Identity, lines: Sequence[bytes], known: int, looked_at: int, size: int
+) -> str:
+    if kind is SourceKind.EMPTY and size:
+        return f"no line of text in its {size} bytes: it is no log"
+    if kind is SourceKind.EMPTY:
+        return "no line in it: its process wrote nothing here, or its output goes elsewhere"
+    if kind is SourceKind.BINARY:
+        return "no text: these are binary bytes; give the log itself (unpacked, as UTF-8)"
+    if kind is SourceKind.FOREIGN and lines[0].lstrip()[:1] in (b"{", b"["):
+        return (
+            "JSON in which no line of SGLang, a router or pdctl was found: give one record a line, with the text under "
+            "log, message or line and the pod or unit beside it (logcli -o jsonl, jq -c '.[]')"
+        )
+    if kind is SourceKind.FOREIGN:
+        return (
+            f"no line of the {looked_at} looked at is SGLang's, a router's or pdctl's: it is another program's log, or "
+            "one whose format pdctl does not read (`pdctl dialect check` shows its lines)"
+        )
+    if kind is SourceKind.MIXED:
+        return (
+            "lines of several processes that alternate, and none names its own: which of them failed, and which pair a "
+            f"room had, cannot be told; {SEPARATE}"
+        )
+    if identity.role == "" and known:
+        return "no line tells whether it is a prefill or a decode: give its log from the start"
+    return ""
+
+
+def files(log: Log) -> tuple[str, ...]:
+    """What to open: of a source of a merged stream the stream itself."""
+    return tuple(dict.fromkeys(part.origin or part.path for part in log.parts))

@@ -13,13 +13,12 @@ from pdctl.logs.event import Event, Place
 from pdctl.trace.attribution import attribute
 from pdctl.trace.case import Case
 from pdctl.trace.causes import bootstrap_lookups, client_requests
-from pdctl.trace.diagnosis import SourceKind
+from pdctl.trace.diagnosis import SourceKind, kind_of
 from pdctl.trace.joins import NO_ATTEMPT
 from pdctl.trace.observed_deployment import ObservedDeployment
 from pdctl.trace.proven_deaths import proven_deaths, shows_death
 from pdctl.trace.room import RoomOutcome, RoomSummary
 from pdctl.trace.room_events import RoomEvents, is_canary, left_on_purpose, rid_of, rooms_of
-from pdctl.trace.source_kinds import kind_of
 from pdctl.trace.tracer import WHOLE, Tracer
 from pdctl.trace.verdict import CLIENT_LEFT, LOG_REQUESTS, TIME_STATS, open_until, outcome, phase_reached
 

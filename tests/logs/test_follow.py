@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.logs import follow
-from pdctl.logs.follow import growing
-from pdctl.logs.source import Log, open_logs
+from pdctl.logs import source
+from pdctl.logs.source import Log, growing, open_logs
 
 
 @pytest.fixture
@@ -19,7 +18,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def looks(file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Iterator[tuple[Log, ...]]]:
-    monkeypatch.setattr(follow, "POLL", 0.01)
+    monkeypatch.setattr(source, "POLL", 0.01)
     return growing(lambda: open_logs([str(file.parent)]), 20.0)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.logs.follow import growing
+from pdctl.logs.source import growing
 from pdctl.render.trace import wording
 from pdctl.render.trace.wording import escape_all
 
