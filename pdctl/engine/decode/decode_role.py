@@ -18,12 +18,9 @@ from pdctl.engine.ipc.messages import Drained, Tokens
 from pdctl.engine.kv_link.room_state import Failure, FakeReceiver, KVPoll, http_status
 from pdctl.engine.kvcache.metadata_row import ContextCorruptionError, MetadataRow, believed_row
 from pdctl.engine.scheduler import scheduler_log
-from pdctl.engine.scheduler.role import Match, Role, shared_failure
-from pdctl.engine.scheduler.scheduler_log import Queues
+from pdctl.engine.scheduler.role import DRAINING, Place, Role, shared_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from pdctl.engine.decode.decode_manager import DecodeManager
     from pdctl.engine.decode.receiver import Receiver
     from pdctl.engine.scheduler.req import Req
@@ -216,35 +213,23 @@ class DecodeRole(Role):
         self.resources.release(req)
         _receiver(req).clear()
 
-    def abort(self, match: Match) -> int:
-        gone = [req for req in (*self.prealloc, *self.transfer) if match(req)]
-        self.prealloc = deque(req for req in self.prealloc if req not in gone)
-        self.transfer = [req for req in self.transfer if req not in gone]
-        for req in gone:
-            _receiver(req).abort("Aborted by AbortReq.")
-            self.resources.cancel(req)
-            scheduler_log.step(req, "aborted")
-            self._drain(req)
-        return len(gone) + self._cancel_running(match)
+    def give_up(self, req: Req, name: str) -> None:
+        if name in ("running", "retracted"):  # nobody writes into its pages any more
+            super().give_up(req, name)
+            return
+        _receiver(req).abort("Aborted by AbortReq.")
+        self.resources.cancel(req)
+        scheduler_log.step(req, "aborted")
+        self._drain(req)
 
-    def members(self) -> Iterator[tuple[str, Req]]:
-        queues: dict[str, Iterable[Req]] = {
+    def places(self) -> dict[str, Place]:
+        return {
             "prealloc": self.prealloc,
             "transfer": self.transfer,
             "running": self.running,
             "retracted": self.running.retracted,
-            "draining": self.draining,
+            DRAINING: self.draining,
         }
-        return ((name, req) for name, queue in queues.items() for req in queue)
-
-    def queues(self) -> Queues:
-        return Queues(
-            running=len(self.running),
-            retracted=len(self.running.retracted),
-            prealloc=len(self.prealloc),
-            transfer=len(self.transfer),
-            draining=len(self.draining),
-        )
 
 
 def _receiver(req: Req) -> Receiver:

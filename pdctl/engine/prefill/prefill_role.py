@@ -20,13 +20,10 @@ from pdctl.engine.kv_link.room_state import KVPoll, http_status
 from pdctl.engine.kvcache.metadata_row import MetadataRow
 from pdctl.engine.scheduler import scheduler_log
 from pdctl.engine.scheduler.batch_queues import WaitingQueue
-from pdctl.engine.scheduler.role import Match, Role, shared_failure
-from pdctl.engine.scheduler.scheduler_log import Queues
+from pdctl.engine.scheduler.role import DRAINING, Place, Role, shared_failure
 from pdctl.engine.transfer.transport import find
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from pdctl.engine.prefill.prefill_manager import PrefillManager
     from pdctl.engine.prefill.sender import Sender
     from pdctl.engine.scheduler.req import Req
@@ -91,7 +88,8 @@ class PrefillRole(Role):
 
     def _withdraw(self, req: Req) -> None:
         self.early.end(req)
-        self.waiting.remove(lambda other: other is req)
+        if req in self.waiting:
+            self.waiting.remove(req)
         self.inflight = [other for other in self.inflight if other is not req]
 
     def _poll_bootstrap(self, state: dict[int, int]) -> None:
@@ -213,36 +211,22 @@ class PrefillRole(Role):
         self.resources.release(req)
         _sender(req).clear()
 
-    def abort(self, match: Match) -> int:
-        gone = [req for req in (*self.bootstrap, *self.inflight) if match(req)]
-        self.bootstrap = [req for req in self.bootstrap if req not in gone]
-        self.inflight = [req for req in self.inflight if req not in gone]
-        gone += self.waiting.remove(match)
-        for req in gone:
-            if req.early:
-                self.early.end(req)
-            _sender(req).abort("Aborted by AbortReq.")
-            self.resources.cancel(req)
-            scheduler_log.step(req, "aborted")
-            self._drain(req)
-        return len(gone)
+    def give_up(self, req: Req, name: str) -> None:
+        del name
+        if req.early:
+            self.early.end(req)
+        _sender(req).abort("Aborted by AbortReq.")
+        self.resources.cancel(req)
+        scheduler_log.step(req, "aborted")
+        self._drain(req)
 
-    def members(self) -> Iterator[tuple[str, Req]]:
-        queues: dict[str, Iterable[Req]] = {
+    def places(self) -> dict[str, Place]:
+        return {
             "bootstrap": self.bootstrap,
             "waiting": self.waiting,
             "inflight": self.inflight,
-            "draining": self.draining,
+            DRAINING: self.draining,
         }
-        return ((name, req) for name, queue in queues.items() for req in queue)
-
-    def queues(self) -> Queues:
-        return Queues(
-            waiting=len(self.waiting),
-            bootstrap=len(self.bootstrap),
-            inflight=len(self.inflight),
-            draining=len(self.draining),
-        )
 
 
 def _row(req: Req) -> MetadataRow:

@@ -104,14 +104,13 @@ class WaitingQueue:
             return Part(req, left)
         return Part(req, budget - budget % self._resources.page_size)
 
-    def remove(self, match: Callable[[Req], bool]) -> list[Req]:
-        """Take out (and return) the requests that match; their pages are the caller's to release."""
-        gone = [req for req in self if match(req)]
-        self._queue = deque(req for req in self._queue if req not in gone)
-        self._last = [req for req in self._last if req not in gone]
-        if self._chunked in gone:
+    def remove(self, req: Req) -> None:
+        if req is self._chunked:
             self._chunked = None
-        return gone
+        elif req in self._last:
+            self._last.remove(req)
+        else:
+            self._queue.remove(req)
 
 
 class RunningBatch:
@@ -172,10 +171,8 @@ class RunningBatch:
                 self._resources.release(req)
         self._reqs = [req for req in self._reqs if req.finish is None]
 
-    def remove(self, match: Callable[[Req], bool]) -> list[Req]:
-        gone = [req for req in self._reqs if match(req)]
-        self._reqs = [req for req in self._reqs if req not in gone]
-        return gone + self.retracted.remove(match)
+    def remove(self, req: Req) -> None:
+        self._reqs.remove(req)
 
 
 class Admission:
@@ -269,10 +266,7 @@ class Retracted:
             scheduler_log.step(req, "resumed", computed=req.computed, output_len=len(req.output_ids))
         return resumed
 
-    def remove(self, match: Callable[[Req], bool]) -> list[Req]:
-        """Take out (and return) those that match, and drop their copies."""
-        gone = [req for req in self._reqs if match(req)]
-        self._reqs = [req for req in self._reqs if not match(req)]
-        for req in gone:
-            req.backup = None
-        return gone
+    def remove(self, req: Req) -> None:
+        """Its copy goes with it."""
+        self._reqs.remove(req)
+        req.backup = None

@@ -12,7 +12,7 @@ import logging
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
 from pdctl.engine.drill.fault_points import arm
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("pdctl.engine")
 
 Match = Callable[[Req], bool]
+DRAINING = "draining"
 REFUSED, FAILED = "role_switch_refused", "role_switch_failed"
 NUMBERS = 192
 PACKED = struct.Struct(f"<{NUMBERS}q")
@@ -49,6 +50,15 @@ WAITS = {
     "draining": "the other side to stop writing",
 }
 NO_MEMORY = "free pages on this decode"
+
+
+class Place(Protocol):
+    """One of a role's queues."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Req]: ...
+    def remove(self, req: Req, /) -> None:
+        """Take out `req`, which is in it; its pages are the caller's to release."""
 
 
 class Role(ABC):
@@ -103,28 +113,41 @@ class Role(ABC):
         """Send tokens and pages on, after `process_result`. The next pass may be under way; it does not wait."""
 
     @abstractmethod
-    def abort(self, match: Match) -> int:
-        """Abort every matching request, in whichever queue it is; returns how many."""
+    def places(self) -> dict[str, Place]:
+        """Every place where a request of this rank can be, by its name in `Queues`: a request is in one of them."""
 
-    @abstractmethod
     def members(self) -> Iterator[tuple[str, Req]]:
-        """Every request that has not ended, with the name of the queue it is in; `draining` ones hold pages only."""
+        """Every request with the name of the place it is in. Those that are `draining` have ended and hold pages."""
+        return ((name, req) for name, place in self.places().items() for req in place)
 
-    @abstractmethod
     def queues(self) -> Queues:
         """How many requests are where."""
+        return Queues(**{name: len(place) for name, place in self.places().items()})
+
+    def abort(self, match: Match) -> int:
+        """Abort every matching request, wherever it is; returns how many."""
+        found = [
+            (name, place, req)
+            for name, place in self.places().items()
+            if name != DRAINING
+            for req in place
+            if match(req)
+        ]
+        for name, place, req in found:
+            place.remove(req)
+            self.give_up(req, name)
+        return len(found)
+
+    def give_up(self, req: Req, name: str) -> None:
+        """End an aborted request that has been taken out of the place `name`."""
+        del name
+        self.resources.cancel(req)
+        self.resources.release(req)
 
     def reached(self, step: str, req: Req) -> None:
         """A named step of a request: PDCTL_FAULTS may ask for something to go wrong here (drill/fault_points.py)."""
         if self.faults is not None:
             self.faults.at(step, req.room)
-
-    def _cancel_running(self, match: Match) -> int:
-        gone = self.running.remove(match)
-        for req in gone:
-            self.resources.cancel(req)
-            self.resources.release(req)
-        return len(gone)
 
 
 class UnifiedRole(Role):
@@ -169,21 +192,8 @@ class UnifiedRole(Role):
         for req in outcome.made:
             self.resources.emit(req, req.output_ids[-1:])
 
-    def abort(self, match: Match) -> int:
-        gone = self.waiting.remove(match)
-        for req in gone:
-            self.resources.cancel(req)
-            self.resources.release(req)
-        return len(gone) + self._cancel_running(match)
-
-    def members(self) -> Iterator[tuple[str, Req]]:
-        yield from (("waiting", req) for req in self.waiting)
-        yield from (("running", req) for req in self.running)
-        yield from (("retracted", req) for req in self.running.retracted)
-
-    def queues(self) -> Queues:
-        running = self.running
-        return Queues(running=len(running), waiting=len(self.waiting), retracted=len(running.retracted))
+    def places(self) -> dict[str, Place]:
+        return {"waiting": self.waiting, "running": self.running, "retracted": self.running.retracted}
 
 
 class RoleSwitch:

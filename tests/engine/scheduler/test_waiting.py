@@ -110,12 +110,11 @@ def test_a_prompt_that_does_not_fit_waits_and_holds_back_the_next() -> None:
 def test_removing_the_chunked_prompt_lets_the_next_start() -> None:
     shared = resources()
     queue = waiting(shared)
-    queue.add(request(40, "long"))
+    long = request(40, "long")
+    queue.add(long)
     queue.add(request(3, "short"))
     computed(queue.next_batch(8))
-    gone = queue.remove(lambda req: req.rid == "long")
-    assert [req.rid for req in gone] == ["long"]
-    for req in gone:
-        shared.release(req)
+    queue.remove(long)
+    shared.release(long)
     shared.check_idle()
     assert computed(queue.next_batch(8)) == [("short", 3)]
