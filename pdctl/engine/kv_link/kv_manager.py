@@ -127,7 +127,7 @@ class KvManager(ABC):
         """What nobody asks for, and would be missed: see TEND_EVERY."""
         self._open_files.look()
         if self.transport.caps.peer_progress:
-            self.transport.progress()
+            self.transport.close_left()
         self.loop.later(TEND_EVERY, self._tend)
 
     @property

@@ -186,6 +186,9 @@ class MooncakeTransport:
     def progress(self, lane: int | None = None) -> None:
         del lane
 
+    def close_left(self, lane: int | None = None) -> None:
+        del lane
+
     def close(self) -> None:
         self._peers.clear()
         if self._pool is not None:

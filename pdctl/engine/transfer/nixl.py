@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("nixl", "nixl_cu12", "nixl_cu13")
 INITIATOR = "NIXL_INIT_AGENT"
+CLOSING_TURNS = 128  # each of some microseconds where there is nothing to read
 MOST_BLOCKS = 1 << 27  # of one pool; the library keeps some tens of bytes for each
 
 
@@ -359,9 +360,13 @@ class NixlTransport:
         return True
 
     def progress(self, lane: int | None = None) -> None:
-        """Without it UCX keeps every connection that somebody opened to its port and closed: it reads only here."""
         for agent in self._agents if lane is None else self._agents[lane : lane + 1]:
             agent.progress()
+
+    def close_left(self, lane: int | None = None) -> None:
+        """UCX keeps every connection that somebody opened to its port and left until it reads, 16 in a turn."""
+        for _ in range(CLOSING_TURNS):
+            self.progress(lane)
 
     def close(self) -> None:
         for agent in self._agents:

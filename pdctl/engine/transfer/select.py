@@ -186,6 +186,9 @@ class FakeTransport:
     def progress(self, lane: int | None = None) -> None:
         del lane
 
+    def close_left(self, lane: int | None = None) -> None:
+        del lane
+
     def close(self) -> None:
         if self._memory is not None:
             segment.close(self._memory)

@@ -117,6 +117,9 @@ class ShmTransport:
     def progress(self, lane: int | None = None) -> None:
         del lane
 
+    def close_left(self, lane: int | None = None) -> None:
+        del lane
+
     def close(self) -> None:
         for peer in list(self._peers):
             self.drop_peer(peer)

@@ -164,10 +164,14 @@ class Transport(Protocol):
         ...
 
     def progress(self, lane: int | None = None) -> None:
-        """Lend the calling thread to transfers that need the target's help, and to the transport's own listener.
+        """Lend the calling thread to transfers that need the target's help (caps.peer_progress).
 
-        Needed with caps.peer_progress only. `lane`: what plans of that lane use, and nothing else.
+        `lane`: what plans of that lane use, and nothing else.
         """
+        ...
+
+    def close_left(self, lane: int | None = None) -> None:
+        """Close what strangers opened to the transport's own listener and left; with caps.peer_progress only."""
         ...
 
     def close(self) -> None: ...
@@ -231,6 +235,9 @@ class TransportWrapper:
 
     def progress(self, lane: int | None = None) -> None:
         self._inner.progress(lane)
+
+    def close_left(self, lane: int | None = None) -> None:
+        self._inner.close_left(lane)
 
     def close(self) -> None:
         self._inner.close()

@@ -95,7 +95,7 @@ class WorkerShard:
     parked: dict[str, list[Order]] = field(default_factory=dict)  # by peer whose call has not returned
     worker: TransferWorker | None = None
     watched: bool = False  # the loop will look whether the running call returns
-    progressing: bool = False  # an order to make progress is in the inbox or runs
+    closing: bool = False  # an order to close what strangers left is in the inbox or runs
 
 
 class Workers(TransportWrapper):
@@ -222,12 +222,12 @@ class Workers(TransportWrapper):
             self._conclude(job, OpState.FAILED, why, 0, 0, b"")
         return free
 
-    def progress(self, lane: int | None = None) -> None:
-        """Each thread for its own lane, when its turn comes: a post that hangs holds up no other lane's."""
+    def close_left(self, lane: int | None = None) -> None:
+        """Each thread for its own lane, when its turn comes: a post that hangs holds up no other lane."""
         for shard in self._shards:
-            if not shard.progressing and lane in (None, shard.number):
-                shard.progressing = True
-                self._put(shard, Order("", 0, TransferWorker.progress))
+            if not shard.closing and lane in (None, shard.number):
+                shard.closing = True
+                self._put(shard, Order("", 0, TransferWorker.close_left))
 
     def _put(self, shard: WorkerShard, order: Order) -> None:
         if shard.worker is None:
@@ -444,9 +444,9 @@ class TransferWorker:
             made.state, made.error, made.nbytes = OpState.FAILED, why, 0
         self._owner.report(job)
 
-    def progress(self) -> None:
-        self._owner.inner.progress(self.shard.number)
-        self.shard.progressing = False
+    def close_left(self) -> None:
+        self._owner.inner.close_left(self.shard.number)
+        self.shard.closing = False
 
     def drop(self, peer: str) -> None:
         for job in [job for job in self.underway if job.plan.peer == peer]:

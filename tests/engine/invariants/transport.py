@@ -165,6 +165,9 @@ class SimTransport:
     def progress(self, lane: int | None = None) -> None:
         del lane
 
+    def close_left(self, lane: int | None = None) -> None:
+        del lane
+
     def close(self) -> None:
         return
 
