@@ -24,7 +24,7 @@ from pdctl.engine.cluster.rendezvous import codec as meeting_codec
 from pdctl.engine.config.instance_args import ServerArgs
 from pdctl.engine.decode.decode_manager import DecodeManager
 from pdctl.engine.drill.kv_faults import FrameFaults
-from pdctl.engine.ipc.socket_keys import SocketKeys
+from pdctl.engine.ipc.channels import SocketKeys
 from pdctl.engine.kv_link import kv_loop as loops
 from pdctl.engine.kv_link import room_state as failure
 from pdctl.engine.kv_link.bootstrap_client import TIMEOUT, BootstrapClient, ParallelInfo, RankEndpoint

@@ -13,15 +13,14 @@ import zmq
 from msgspec import Meta
 
 from pdctl.engine.config.process_log import LogRate
-from pdctl.engine.ipc.channels import Line
+from pdctl.engine.ipc.channels import NOT_ALIKE, Line
 from pdctl.engine.ipc.codec import Codec, FrameError
-from pdctl.engine.ipc.socket_keys import NOT_ALIKE
 from pdctl.errors import NotReadyError
 
 if TYPE_CHECKING:
     import asyncio
 
-    from pdctl.engine.ipc.socket_keys import SocketKeys
+    from pdctl.engine.ipc.channels import SocketKeys
 
     Socket = zmq.Socket[bytes]
 

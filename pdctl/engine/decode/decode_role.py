@@ -23,8 +23,7 @@ from pdctl.engine.scheduler.role import DRAINING, Place, Role, shared_failure
 if TYPE_CHECKING:
     from pdctl.engine.decode.decode_manager import DecodeManager
     from pdctl.engine.decode.receiver import Receiver
-    from pdctl.engine.scheduler.req import Req
-    from pdctl.engine.scheduler.resources import Resources
+    from pdctl.engine.scheduler.resources import Req, Resources
     from pdctl.engine.scheduler.schedule_batch import Batch, Outcome
 
 log = logging.getLogger("pdctl.engine")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import zmq
 
     from pdctl.engine.drill.fault_points import Armed
-    from pdctl.engine.ipc.socket_keys import SocketKeys
+    from pdctl.engine.ipc.channels import SocketKeys
 
     Later = Callable[[float, Callable[[], None]], object]
 

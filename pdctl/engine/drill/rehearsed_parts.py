@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING
 from pdctl.engine.decode.decode_role import DecodeRole
 from pdctl.engine.drill.modelled_link import LinkOp, OperationStage, Wire
 from pdctl.engine.kv_link.room_state import FailureCode
-from pdctl.engine.transfer.pages import pieces
-from pdctl.engine.transfer.transport import Op, OpState, TransportWrapper
+from pdctl.engine.transfer.transport import Op, OpState, TransportWrapper, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pdctl.engine.drill.modelled_link import ModelledLink
-    from pdctl.engine.scheduler.req import Req
+    from pdctl.engine.scheduler.resources import Req
     from pdctl.engine.transfer.transport import Pages, TransferPlan, Transport
 
 DOWN = "the link went down"

@@ -34,9 +34,8 @@ from pdctl.engine.frontend.refusal import HttpRefusal
 from pdctl.engine.frontend.spans import RequestSpans
 from pdctl.engine.frontend.tokenizer import CheckpointTexts
 from pdctl.engine.frontend.tokenizer_manager import EngineStatus, TokenizerManager
-from pdctl.engine.ipc.channels import Channels
+from pdctl.engine.ipc.channels import Channels, SocketKeys
 from pdctl.engine.ipc.http_protocol import MAX_CONNECTIONS, BoundedProtocol
-from pdctl.engine.ipc.socket_keys import SocketKeys
 from pdctl.errors import PdctlError
 from pdctl.open_files import OpenFilesWatch
 from pdctl.thread_death import guard_task, guard_threads

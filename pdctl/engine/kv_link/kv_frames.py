@@ -25,13 +25,13 @@ import zmq
 from msgspec import Meta
 from zmq.utils.monitor import recv_monitor_message
 
+from pdctl.engine.ipc.channels import NOT_ALIKE
 from pdctl.engine.ipc.codec import HEADER, MALFORMED, Codec
-from pdctl.engine.ipc.socket_keys import NOT_ALIKE
 from pdctl.engine.kv_link.rank_shape import RankShape  # noqa: TC001  # msgspec reads these two at run time
 from pdctl.engine.kvcache.pool_geometry import PoolGeometry  # noqa: TC001
 
 if TYPE_CHECKING:
-    from pdctl.engine.ipc.socket_keys import SocketKeys
+    from pdctl.engine.ipc.channels import SocketKeys
     from pdctl.engine.transfer.transport import Pages
 
 PROTOCOL = 1  # grows whenever an older peer would misunderstand a frame

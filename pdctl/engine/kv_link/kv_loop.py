@@ -18,7 +18,7 @@ import uvloop
 import zmq
 
 from pdctl.engine.drill import fault_points
-from pdctl.engine.ipc.socket_keys import NOT_ALIKE
+from pdctl.engine.ipc.channels import NOT_ALIKE
 from pdctl.engine.kv_link.bootstrap_client import BootstrapClient
 from pdctl.engine.kv_link.kv_frames import Inbox, Link, LinkEvent
 from pdctl.thread_death import ThreadEndedError, in_words
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from pdctl.engine.drill.kv_faults import FrameFaults
-    from pdctl.engine.ipc.socket_keys import SocketKeys
+    from pdctl.engine.ipc.channels import SocketKeys
 
 log = logging.getLogger("pdctl.engine")
 

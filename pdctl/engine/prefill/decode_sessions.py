@@ -26,8 +26,7 @@ from pdctl.engine.kv_link.kv_frames import (
 from pdctl.engine.kv_link.rank_shape import room_page_bytes
 from pdctl.engine.kv_link.room_state import FailureCode
 from pdctl.engine.transfer.checksum import Region
-from pdctl.engine.transfer.pages import require_pages
-from pdctl.engine.transfer.transport import Cut, Op, OpState, TransferError
+from pdctl.engine.transfer.transport import Cut, Op, OpState, TransferError, require_pages
 from pdctl.layout.kv_links import piece, speaks
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ from pdctl.engine.transfer.transport import find
 if TYPE_CHECKING:
     from pdctl.engine.prefill.prefill_manager import PrefillManager
     from pdctl.engine.prefill.sender import Sender
-    from pdctl.engine.scheduler.req import Req
-    from pdctl.engine.scheduler.resources import Resources
+    from pdctl.engine.scheduler.resources import Req, Resources
     from pdctl.engine.scheduler.schedule_batch import Batch, Outcome
 
 log = logging.getLogger("pdctl.engine")

@@ -24,8 +24,7 @@ from pdctl.engine.scheduler.schedule_batch import Batch, Part
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pdctl.engine.scheduler.req import Req
-    from pdctl.engine.scheduler.resources import Resources
+    from pdctl.engine.scheduler.resources import Req, Resources
 
 log = logging.getLogger("pdctl.engine")
 

@@ -47,11 +47,10 @@ from pdctl.engine.scheduler.schedule_batch import IDLE, Batch, Outcome, Pass, co
 from pdctl.engine.scheduler.scheduler_log import BatchLog
 
 if TYPE_CHECKING:
+    from pdctl.engine.model.model_runner import Sampled
     from pdctl.engine.model.parallel import Groups
-    from pdctl.engine.model.sampler import Sampled
     from pdctl.engine.scheduler.rank_mailbox import Mailbox
-    from pdctl.engine.scheduler.req import Req
-    from pdctl.engine.scheduler.resources import Resources
+    from pdctl.engine.scheduler.resources import Req, Resources
     from pdctl.engine.scheduler.role import Role, RoleSwitch
     from pdctl.engine.scheduler.scheduler_log import Queues
 

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from logging import Logger
 
-    from pdctl.engine.ipc.channels import Channels
-    from pdctl.engine.ipc.socket_keys import SocketKeys
+    from pdctl.engine.ipc.channels import Channels, SocketKeys
     from pdctl.layout.shape import RankPlace, Shape
 
     Socket = zmq.Socket[bytes]

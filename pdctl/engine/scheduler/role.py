@@ -20,7 +20,7 @@ from pdctl.engine.ipc import steady_clock
 from pdctl.engine.ipc.messages import NOT_IDLE, UNHEALTHY, LiveRoom, Switched
 from pdctl.engine.kv_link.room_state import Failure, FailureCode
 from pdctl.engine.scheduler.batch_queues import RunningBatch, WaitingQueue
-from pdctl.engine.scheduler.req import Req
+from pdctl.engine.scheduler.resources import Req
 from pdctl.engine.scheduler.scheduler_log import Queues
 from pdctl.engine.transfer.transport import TransferError
 from pdctl.errors import PdctlError

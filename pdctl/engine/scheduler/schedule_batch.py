@@ -13,15 +13,14 @@ import numpy as np
 
 from pdctl.engine.ipc import steady_clock
 from pdctl.engine.model.forward_batch import ForwardBatch, SeqSlice
-from pdctl.engine.model.sampler import Sampled, SamplingRow, sample
+from pdctl.engine.model.model_runner import Sampled, SamplingRow, sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pdctl.engine.model.forward_batch import Share
     from pdctl.engine.model.parallel import Groups
-    from pdctl.engine.scheduler.req import Req
-    from pdctl.engine.scheduler.resources import Resources
+    from pdctl.engine.scheduler.resources import Req, Resources
 
 
 class Part(NamedTuple):

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pdctl.engine.scheduler.req import Req
-    from pdctl.engine.scheduler.resources import Resources
+    from pdctl.engine.scheduler.resources import Req, Resources
     from pdctl.engine.scheduler.schedule_batch import Outcome
 
 log = logging.getLogger("pdctl.engine")

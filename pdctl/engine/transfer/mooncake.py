@@ -18,8 +18,8 @@ from msgspec import Meta
 
 from pdctl.engine.ipc.codec import MALFORMED
 from pdctl.engine.transfer import segment
-from pdctl.engine.transfer.pages import Blocks, require_pairs, sides, spans
 from pdctl.engine.transfer.transport import (
+    Blocks,
     Buffer,
     Caps,
     Cut,
@@ -28,6 +28,9 @@ from pdctl.engine.transfer.transport import (
     TransferError,
     TransferPlan,
     require_compatible,
+    require_pairs,
+    sides,
+    spans,
 )
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from msgspec import Meta
 
 from pdctl.engine.ipc.codec import MALFORMED
 from pdctl.engine.transfer import segment
-from pdctl.engine.transfer.pages import Blocks, expanded_rows, require_pairs, sides
 from pdctl.engine.transfer.transport import (
+    Blocks,
     Buffer,
     Caps,
     Cut,
@@ -31,7 +31,10 @@ from pdctl.engine.transfer.transport import (
     OpState,
     TransferError,
     TransferPlan,
+    expanded_rows,
     require_compatible,
+    require_pairs,
+    sides,
 )
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from pdctl.engine.transfer import nixl, segment
 from pdctl.engine.transfer.mooncake import MooncakeTransport
-from pdctl.engine.transfer.pages import require_pairs
 from pdctl.engine.transfer.shm import ShmTransport
 from pdctl.engine.transfer.transport import (
     Buffer,
@@ -26,6 +25,7 @@ from pdctl.engine.transfer.transport import (
     TransferPlan,
     Transport,
     require_compatible,
+    require_pairs,
 )
 
 if TYPE_CHECKING:

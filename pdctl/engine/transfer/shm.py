@@ -10,9 +10,9 @@ import numpy as np
 
 from pdctl.engine.ipc.codec import MALFORMED
 from pdctl.engine.transfer import segment
-from pdctl.engine.transfer.pages import Blocks, require_pairs, runs, sides
 from pdctl.engine.transfer.segment import Mapping, Segment, SegmentHandle, create_segment, map_segment
 from pdctl.engine.transfer.transport import (
+    Blocks,
     Buffer,
     Caps,
     Cut,
@@ -21,6 +21,9 @@ from pdctl.engine.transfer.transport import (
     TransferError,
     TransferPlan,
     require_compatible,
+    require_pairs,
+    runs,
+    sides,
 )
 
 if TYPE_CHECKING:

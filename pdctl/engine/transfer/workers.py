@@ -19,8 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pdctl.engine.drill import fault_points
-from pdctl.engine.transfer.pages import require_pairs
-from pdctl.engine.transfer.transport import Op, OpState, TransferError, TransportWrapper
+from pdctl.engine.transfer.transport import Op, OpState, TransferError, TransportWrapper, require_pairs
 from pdctl.thread_death import ThreadEndedError, in_words
 
 if TYPE_CHECKING:

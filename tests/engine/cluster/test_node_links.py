@@ -13,7 +13,7 @@ import zmq
 from pdctl.deployment_secret import ENV, DeploymentSecret
 from pdctl.engine.cluster.node_links import Leaving, NodeHello, NodeWire, Up, Word
 from pdctl.engine.cluster.rendezvous import Everybody, Here, Meeting, codec, meet
-from pdctl.engine.ipc.socket_keys import SocketKeys
+from pdctl.engine.ipc.channels import SocketKeys
 from pdctl.errors import NotReadyError
 
 ONE, OTHER = DeploymentSecret(b"1" * 32), DeploymentSecret(b"2" * 32)

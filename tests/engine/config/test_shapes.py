@@ -10,8 +10,8 @@ import pytest
 import pdctl
 from pdctl.engine.cluster.rank_processes import Ranks
 from pdctl.engine.config import engine_flags
+from pdctl.engine.config.engine_flags import BOUNDS
 from pdctl.engine.config.instance_args import ServerArgs, Whereabouts
-from pdctl.engine.config.start_checks import BOUNDS
 from pdctl.layout.feasibility import check
 from pdctl.layout.shape import place
 

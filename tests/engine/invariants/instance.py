@@ -27,8 +27,7 @@ from pdctl.engine.prefill.prefill_manager import PrefillManager
 from pdctl.engine.prefill.prefill_role import PrefillRole
 from pdctl.engine.prefill.rank_table import BootstrapRequest as HttpRequest
 from pdctl.engine.scheduler.loop import Scheduler
-from pdctl.engine.scheduler.req import Req
-from pdctl.engine.scheduler.resources import Resources
+from pdctl.engine.scheduler.resources import Req, Resources
 from pdctl.layout.shape import Shape, place
 from tests.engine.invariants.model import SimModel
 from tests.engine.invariants.net import Network, SimLoop

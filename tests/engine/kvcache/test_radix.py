@@ -10,8 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pdctl.engine.kvcache.allocator import PageAllocator, PageLeakError
-from pdctl.engine.kvcache.radix import Node, RadixCache
+from pdctl.engine.kvcache.allocator import Node, PageAllocator, PageLeakError, RadixCache
 
 PAGE = 2
 POOL = 24

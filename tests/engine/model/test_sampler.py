@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pdctl.engine.ipc.messages import Sampling
-from pdctl.engine.model.sampler import SamplingRow, sample
+from pdctl.engine.model.model_runner import SamplingRow, sample
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0, -2.0, 0.5])
 PROBS = torch.softmax(LOGITS, -1).tolist()

@@ -19,8 +19,7 @@ from pdctl.engine.kvcache.metadata_row import MetadataRow, MetadataSlots
 from pdctl.engine.model.parallel import Group, Groups
 from pdctl.engine.prefill.prefill_role import PrefillRole
 from pdctl.engine.prefill.sender import Sender
-from pdctl.engine.scheduler.req import Req
-from pdctl.engine.scheduler.resources import Resources
+from pdctl.engine.scheduler.resources import Req, Resources
 from pdctl.engine.scheduler.role import pack_failure, shared_failure, unpack_failure
 from pdctl.layout.kv_links import KvModel
 from pdctl.layout.shape import Shape, place

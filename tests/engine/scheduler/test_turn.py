@@ -11,8 +11,8 @@ import pytest
 
 from pdctl.engine.ipc.messages import Sampling
 from pdctl.engine.model.forward_batch import Share
+from pdctl.engine.model.model_runner import Sampled, SamplingRow
 from pdctl.engine.model.parallel import Group, Groups
-from pdctl.engine.model.sampler import Sampled, SamplingRow
 from pdctl.engine.scheduler import schedule_batch
 from pdctl.engine.scheduler.loop import Turn
 from pdctl.engine.scheduler.scheduler_log import Queues

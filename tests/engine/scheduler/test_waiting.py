@@ -13,8 +13,7 @@ from pdctl.engine.kvcache.allocator import PageAllocator, PageTable
 from pdctl.engine.kvcache.metadata_row import MetadataSlots
 from pdctl.engine.model.parallel import Groups
 from pdctl.engine.scheduler.batch_queues import WaitingQueue
-from pdctl.engine.scheduler.req import Req
-from pdctl.engine.scheduler.resources import Resources
+from pdctl.engine.scheduler.resources import Req, Resources
 from pdctl.engine.scheduler.schedule_batch import Batch
 from tests.cases import for_each
 

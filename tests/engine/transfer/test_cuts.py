@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from pdctl.engine.kvcache.pool_geometry import Layout, PoolGeometry
-from pdctl.engine.transfer.pages import pieces
-from pdctl.engine.transfer.transport import Cut, OpState, TransferError, Transport
+from pdctl.engine.transfer.transport import Cut, OpState, TransferError, Transport, pieces
 from tests.engine.transfer.backends import BACKENDS
 from tests.engine.transfer.cuts import DST, HEAD_DIM, HEADS, ITEMSIZE, PAGE_SIZE, PAGES, SRC, cells, shape
 from tests.engine.transfer.far import FarPool, move, noise, open_pool

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from pdctl.engine.kvcache.pool_geometry import Layout
-from pdctl.engine.transfer.pages import (
+from pdctl.engine.transfer.transport import (
     NO_PAGES,
     Blocks,
+    Cut,
     PageRun,
+    TransferError,
     Unit,
     blocks,
     expanded_rows,
@@ -21,7 +23,6 @@ from pdctl.engine.transfer.pages import (
     sides,
     unit,
 )
-from pdctl.engine.transfer.transport import Cut, TransferError
 from tests.engine.transfer.far import geometry
 
 
