@@ -18,7 +18,7 @@ from pdctl.engine.ipc.messages import Drained, Tokens
 from pdctl.engine.kv_link.room_state import Failure, FakeReceiver, KVPoll, http_status
 from pdctl.engine.kvcache.metadata_row import ContextCorruptionError, MetadataRow, believed_row
 from pdctl.engine.scheduler import scheduler_log
-from pdctl.engine.scheduler.role import DRAINING, Place, Role, shared_failure
+from pdctl.engine.scheduler.role import DRAINING, RequestPlace, Role, shared_failure
 
 if TYPE_CHECKING:
     from pdctl.engine.decode.decode_manager import DecodeManager
@@ -221,7 +221,7 @@ class DecodeRole(Role):
         scheduler_log.step(req, "aborted")
         self._drain(req)
 
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, RequestPlace]:
         return {
             "prealloc": self.prealloc,
             "transfer": self.transfer,

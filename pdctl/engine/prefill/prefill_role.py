@@ -20,7 +20,7 @@ from pdctl.engine.kv_link.room_state import KVPoll, http_status
 from pdctl.engine.kvcache.metadata_row import MetadataRow
 from pdctl.engine.scheduler import scheduler_log
 from pdctl.engine.scheduler.batch_queues import WaitingQueue
-from pdctl.engine.scheduler.role import DRAINING, Place, Role, shared_failure
+from pdctl.engine.scheduler.role import DRAINING, RequestPlace, Role, shared_failure
 from pdctl.engine.transfer.transport import find
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class PrefillRole(Role):
         scheduler_log.step(req, "aborted")
         self._drain(req)
 
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, RequestPlace]:
         return {
             "bootstrap": self.bootstrap,
             "waiting": self.waiting,

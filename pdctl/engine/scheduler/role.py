@@ -52,7 +52,7 @@ WAITS = {
 NO_MEMORY = "free pages on this decode"
 
 
-class Place(Protocol):
+class RequestPlace(Protocol):
     """One of a role's queues."""
 
     def __len__(self) -> int: ...
@@ -113,7 +113,7 @@ class Role(ABC):
         """Send tokens and pages on, after `process_result`. The next pass may be under way; it does not wait."""
 
     @abstractmethod
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, RequestPlace]:
         """Every place where a request of this rank can be, by its name in `Queues`: a request is in one of them."""
 
     def members(self) -> Iterator[tuple[str, Req]]:
@@ -192,7 +192,7 @@ class UnifiedRole(Role):
         for req in outcome.made:
             self.resources.emit(req, req.output_ids[-1:])
 
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, RequestPlace]:
         return {"waiting": self.waiting, "running": self.running, "retracted": self.running.retracted}
 
 
