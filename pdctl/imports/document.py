@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl.client_text import escaped
 from pdctl.engines import numerals
 from pdctl.engines.kinds import EMBEDDED, RELEASED
+from pdctl.engines.sglang.endpoints import DEFAULT_BOOTSTRAP_PORT as BOOTSTRAP
+from pdctl.engines.sglang.endpoints import DEFAULT_PORT as HTTP
 from pdctl.errors import UsageError
 from pdctl.imports import placement, sections
 from pdctl.imports.found import GPU_LISTS, ROLES
@@ -176,9 +178,9 @@ def _ports(seats: Sequence[Seat]) -> Section:
     leader = next(seat.instance.leader for seat in seats if seat.instance.role == ROLES[0])
     http, bootstrap = leader.number("port"), leader.number("disaggregation-bootstrap-port")
     found: Section = {}
-    if http is not None and http != placement.HTTP and 0 < http <= 65535:
+    if http is not None and http != HTTP and 0 < http <= 65535:
         found["http"] = http
-    if bootstrap is not None and bootstrap != placement.BOOTSTRAP and 0 < bootstrap <= 65535:
+    if bootstrap is not None and bootstrap != BOOTSTRAP and 0 < bootstrap <= 65535:
         found["bootstrap"] = bootstrap
     dist = _dist(seats)
     if dist is not None and dist != 20000 and SMALLEST <= dist <= 65535:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
 from pdctl.engines.kinds import EMBEDDED, RELEASED
+from pdctl.engines.sglang.endpoints import DEFAULT_BOOTSTRAP_PORT as BOOTSTRAP
+from pdctl.engines.sglang.endpoints import DEFAULT_PORT as HTTP
 from pdctl.imports.found import GPU_LISTS, ROLES
 
 if TYPE_CHECKING:
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from pdctl.imports.instances import Instance
     from pdctl.manifests.command_lines import Listed
 
-HTTP, BOOTSTRAP = 30000, 8998
 GPUS = 8  # of a host, where nobody says
 BOOTSTRAP_FLAG = "disaggregation-bootstrap-port"
 MOST = 1024  # instances of a role

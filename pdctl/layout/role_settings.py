@@ -8,6 +8,7 @@ from pdctl.engines.kinds import EMBEDDED
 from pdctl.engines.routers import router_flags as routers
 from pdctl.engines.sglang.arguments import argument, choices, gap
 from pdctl.engines.sglang.behaviour import MOE_DENSE_TP_MAY_BE_TP
+from pdctl.engines.sglang.endpoints import DEFAULT_BOOTSTRAP_PORT as BOOTSTRAP
 from pdctl.engines.sglang.refusals import rule
 from pdctl.engines.versions import spell
 from pdctl.errors import UsageError
@@ -35,7 +36,6 @@ SETTINGS = {
     "moe_dp": "args.moe-dp-size",
 }
 FALLBACK = "null-port-fallback"  # of `--rehearse` (pdctl/engine/drill/rehearsed_mistakes.py)
-BOOTSTRAP = 8998  # of an engine that is given none (sglang 0.5.3 to 0.5.23, and pdctl's)
 TAKES = {"": "no value", "=": "one value", "=*": "a value", "=?": "at most one value"}
 WRITTEN = {"": "true", "=": "VALUE", "=*": "[VALUE, …]", "=?": "VALUE"}
 BACKEND = "disaggregation-transfer-backend"

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, finding, names
 from pdctl.doctor.static.server_sources import engines_behind, service_of, templates, written
+from pdctl.engines.sglang.endpoints import DEFAULT_BOOTSTRAP_PORT as BOOTSTRAP
+from pdctl.engines.sglang.endpoints import DEFAULT_PORT as HTTP
 from pdctl.fleet.address import LOOPBACK, host_and_port
 from pdctl.manifests.command_lines import program
 from pdctl.manifests.manifest import COMPOSE, PLAIN, SCRIPT, pinned
@@ -34,9 +36,7 @@ TAGGED = "a tag that names the release"
 NO_SERVICES = Skipped("no Services: this is no manifest")
 ROUTER_METRICS = 29000  # of sglang-router 0.3.2 and smg 1.13.0, unless --prometheus-port says otherwise
 ROUTER_PORT = 30000  # --port of sglang_router 0.3.2
-ENGINE_PORT = 30000
 ALIKE = 0.7  # of two words that are one, mistyped
-BOOTSTRAP = 8998
 
 
 def of_pods(judge: Callable[[Manifest], Iterator[Finding]]) -> Callable[[Servers], Verdict]:
@@ -345,7 +345,7 @@ def _ports(container: Container) -> tuple[int, ...]:
     from pdctl.manifests.command_lines import parse  # late: few manifests have a Service
 
     flags = parse((word.text, "") for word in started.flags)
-    default = ROUTER_PORT if started.role == "router" else ENGINE_PORT
+    default = ROUTER_PORT if started.role == "router" else HTTP
     port = flags.number("port") or default
     if started.role == "router":
         return (port, flags.number("prometheus-port") or ROUTER_METRICS)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor.check import NOT_FOR_EMBEDDED, Check, Skipped, Unknown, agreeing, names, shorten_lines
-from pdctl.doctor.static.servers import HTTP, RouterLine, Server, Servers, WrittenSetting
+from pdctl.doctor.static.servers import RouterLine, Server, Servers, WrittenSetting
 from pdctl.engines import numerals
 from pdctl.engines.kinds import EMBEDDED
+from pdctl.engines.sglang.endpoints import DEFAULT_PORT as HTTP
 from pdctl.engines.versions import resolve
 from pdctl.errors import UsageError
 from pdctl.fleet.address import LOOPBACK, host_and_port

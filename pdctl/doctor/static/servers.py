@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl.engines import numerals
 from pdctl.engines.kinds import EMBEDDED
 from pdctl.engines.sglang.agreement import common_page_size
+from pdctl.engines.sglang.endpoints import DEFAULT_BOOTSTRAP_PORT as BOOTSTRAP
+from pdctl.engines.sglang.endpoints import DEFAULT_PORT as HTTP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
     from pdctl.manifests.manifest import Container, Manifest, ManifestPod
     from pdctl.topology.model import Topology
 
-BOOTSTRAP = 8998  # SGLang's default of --disaggregation-bootstrap-port, on prefill and decode alike
-HTTP = 30000
 TRUE = ("1", "true", "yes", "on", "y", "t")
 
 
