@@ -39,6 +39,7 @@ SPELLINGS = {"mooncake_tcp": "mooncake"}  # SGLang's
 log = logging.getLogger("pdctl.engine")
 NET_DEVICES = "UCX_NET_DEVICES"
 TRANSPORTS = "UCX_TLS"
+ADAPTIVE = "UCX_ADAPTIVE_PROGRESS"  # n: interfaces that no endpoint uses are polled as well
 PID_NAMESPACE = Path("/proc/self/ns/pid")
 FIRST_PID_NAMESPACE = "pid:[4026531836]"  # linux/proc_ns.h, PROC_PID_INIT_INO
 SIOCGIFCONF = 0x8912  # linux/sockios.h
@@ -73,6 +74,8 @@ def create(backend: str, rank_ip: str, gpu: bool = False, lanes: int = 1) -> Tra
     bind_ucx(rank_ip)
     if same_host and not gpu and sees_all_processes():
         os.environ.setdefault(TRANSPORTS, "^tcp")  # shared memory carries what cma does not: nobody has to listen
+    if same_host:  # where it listens all the same, it would close what strangers left there 24 a second
+        os.environ.setdefault(ADAPTIVE, "n")
     name = choose(backend, same_host, gpu)
     if name == "nixl":
         return nixl.NixlTransport(same_host, lanes)
