@@ -1,4 +1,4 @@
-"""`pdctl` and `python -m pdctl`: answers what must be instant, then hands over to the verb table."""
+"""`pdctl` and `python -m pdctl`: answer what must be instant, then hand over to the table of verbs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     import gc
 
-    gc.disable()  # importing makes no garbage; collecting while it happens costs half of a bare start-up
+    gc.disable()  # imports make no garbage; collecting while they run costs half of a bare start-up
     from pdctl.cli.exits import run
 
     run(argv)

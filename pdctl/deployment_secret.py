@@ -1,4 +1,4 @@
-"""The secret that the processes of one deployment share, so that each can tell its own peers from strangers.
+"""The secret shared by the processes of one deployment, by which each tells its peers from strangers.
 
 `pdctl launch` mints one per run, writes it to a file that only its user can read, and passes the file's path in the
 environment. Nothing sends the secret itself: what goes over a socket is a MAC, or a token derived for one purpose.
@@ -69,11 +69,11 @@ class DeploymentSecret:
 
     def write(self, path: Path) -> None:
         """Create `path` with mode 0600; replace what was there."""
-        path.unlink(missing_ok=True)  # with whatever mode it had
+        path.unlink(missing_ok=True)  # whatever its mode was
         user_files.write_whole(path, self.key + b"\n", 0o600)
 
     def mac(self, purpose: str, *parts: bytes | memoryview) -> bytes:
-        """A MAC of 32 bytes over `parts`, valid for `purpose` only. Lengths are part of what is signed."""
+        """A MAC of 32 bytes over `parts`, valid for `purpose` only. The length of each part is signed too."""
         signed = hmac.new(self.key, digestmod=hashlib.sha256)
         for part in (purpose.encode(), *parts):
             signed.update(len(part).to_bytes(8, "big"))
@@ -90,7 +90,7 @@ class DeploymentSecret:
 
 
 def choose(flag: str, environ: MutableMapping[str, str]) -> None:
-    """Let `flag`, a path or empty, decide over what `environ` says. Raise UsageError if the file cannot be used."""
+    """The secret in the file `flag`, or that of `environ` if `flag` is "". Raise UsageError if the file is unusable."""
     if flag:
         environ[ENV] = str(Path(flag).absolute())
     DeploymentSecret.from_environment(environ)

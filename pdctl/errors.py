@@ -1,8 +1,8 @@
 """Every error pdctl raises on purpose, and the exit code each one means.
 
     PdctlError                      exit 1
-    ├── UsageError                  exit 2   a flag or argument that cannot be
-    ├── TopologyError               exit 2   a topology file that cannot be (carries Diagnostics)
+    ├── UsageError                  exit 2   a flag or argument that is not valid
+    ├── TopologyError               exit 2   a topology file that is not valid (carries Diagnostics)
     ├── InfeasibleError             exit 1   a shape SGLang would refuse (carries Problems)
     ├── MissingExtraError           exit 2   an optional part is not installed
     ├── NotProbedError              exit 4   too little could be reached to decide
@@ -12,7 +12,7 @@
     ├── NotReadyError               exit 8   still starting when the deadline passed
     └── LaunchError                 exit 1   a process could not be started, or died
 
-Whoever raises names the place and the fix: `message` says what is wrong and where, `fix` is one command or one edit.
+Every error names the place and the fix: `message` says what is wrong and where, `fix` is one command or one edit.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class UsageError(PdctlError):
 
 
 class TopologyError(PdctlError):
-    """`diagnostics`: every problem found, as pdctl.topology.diagnostic has them (this module imports nothing)."""
+    """`diagnostics`: every problem found, as `pdctl.topology.diagnostic` defines them (this module imports nothing)."""
 
     exit_code = ExitCode.USAGE
 
@@ -92,16 +92,16 @@ class LaunchError(PdctlError):
 
 
 def limit_reached(error: BaseException) -> LimitError | None:
-    """The limit of this machine, shell or container that `error` means; None for every other error.
+    """The limit of this machine, shell or container that `error` stands for; None for any other error.
 
-    Such a limit is nobody's bug, and says nothing of the server, file or run that was asked for.
+    Such a limit is nobody's bug and says nothing about the server, file or run in question.
     """
     if isinstance(error, LimitError):
         return error
     number = error.errno if isinstance(error, OSError) else 0
     if number in _LIMITS:
         return LimitError(*_LIMITS[number])
-    # A write that would block has the same number and other words.
+    # A write that would block has the same errno but another text.
     no_fork = number == errno.EAGAIN and isinstance(error, OSError) and error.strerror == os.strerror(errno.EAGAIN)
     if no_fork or (isinstance(error, RuntimeError) and str(error) == "can't start new thread"):
         return LimitError(

@@ -1,9 +1,9 @@
-"""Who may ask what of pdctl's HTTP servers: API keys, and requests signed with the deployment secret.
+"""Who may do what on pdctl's HTTP servers: API keys, and requests signed with the deployment secret.
 
-Keys are bearer tokens, as SGLang's: `--api-key` for every request but health and metrics, `--admin-api-key` for what
-changes a server (sglang 0.5.23 srt/utils/auth.py). The deployment secret is one more admin credential, in two forms:
-processes sign each request, so that what is recorded cannot be sent again later; people use the token that
-`python -m pdctl.http_auth FILE` prints.
+Keys are bearer tokens as in SGLang: `--api-key` for every request but health and metrics, `--admin-api-key` for those
+that change the server (sglang 0.5.23 srt/utils/auth.py). The deployment secret is a further admin credential, in two
+forms: processes sign each request, so that a recorded one cannot be replayed; people use the token printed by
+`python -m pdctl.http_auth FILE`.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
-SIGNATURE = "x-pdctl-signature"  # of a request: "1 MILLISECONDS NONCE MAC"
+SIGNATURE = "x-pdctl-signature"  # a request's signature: "1 MILLISECONDS NONCE MAC"
 PURPOSE = "http-request"
 TOKEN = "router-admin"
-WINDOW = 60.0  # seconds that the clocks of two hosts may differ, and a signature is valid
-MAX_NONCES = 1 << 16  # requests remembered; only signed ones are, so that strangers cannot fill it
-MAX_KEY = 4096  # bytes of a key file
+WINDOW = 60.0  # seconds by which two hosts' clocks may differ; a signature is valid for as long
+MAX_NONCES = 1 << 16  # remembered requests; only correctly signed ones count, so strangers cannot fill the table
+MAX_KEY = 4096  # bytes in a key file
 KEY_FLAGS = frozenset(("--api-key", "--admin-api-key"))
 KEY_VARIABLE, ADMIN_VARIABLE = "PDCTL_API_KEY", "PDCTL_ADMIN_API_KEY"
 
 
 class AccessLevel(Enum):
-    """What a route asks for."""
+    """The credential that a route requires."""
 
-    OPEN = "open"  # health and metrics, also with a key (sglang)
+    OPEN = "open"  # health and metrics, even on a server with a key (as in sglang)
     CLIENT = "client"
-    ABORT = "abort"  # a client's; only an admin reaches requests whose whole id is not named
+    ABORT = "abort"  # a client's; aborting requests without naming the whole id takes an admin
     ADMIN = "admin"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Keys:
-    """Empty: not asked for. Its repr shows none of them."""
+    """A server's keys; an empty one is not required. The repr shows none of them."""
 
     api: str = ""
     admin: str = ""
@@ -59,7 +59,7 @@ class Keys:
 
 
 def sign(secret: DeploymentSecret, method: str, target: str, body: bytes, now: float | None = None) -> str:
-    """The value of the SIGNATURE header for one request. `target`: path and query as sent."""
+    """The value of the SIGNATURE header for one request. `target`: its path and query as sent."""
     stamp = str(int((time.time() if now is None else now) * 1000))
     nonce = secrets.token_hex(12)
     return f"1 {stamp} {nonce} {_mac(secret, method, target, body, stamp, nonce)}"
@@ -71,14 +71,14 @@ def _mac(secret: DeploymentSecret, method: str, target: str, body: bytes, stamp:
 
 
 class Verifier:
-    """Takes each signed request once."""
+    """Accepts each signed request once."""
 
     def __init__(self, secret: DeploymentSecret) -> None:
         self._secret = secret
         self._seen: OrderedDict[str, float] = OrderedDict()  # nonce → its own time, seconds since the epoch
 
     def refuse(self, signature: str, method: str, target: str, body: bytes, now: float | None = None) -> str:
-        """Why the request is not believed; empty if it is."""
+        """Why the signature is rejected; "" if it is accepted."""
         now = time.time() if now is None else now
         version, stamp, nonce, mac = (*signature.split(" "), "", "", "", "")[:4]
         if version != "1" or not (stamp.isascii() and stamp.isdigit() and len(stamp) < 16) or len(nonce) != 24:
@@ -100,14 +100,14 @@ class Verifier:
 
 
 class Judgement(NamedTuple):
-    """`refusal`: why the request is answered 401; empty if it may pass. `admin`: it may also do what admins may."""
+    """`refusal`: why the request gets a 401, "" if it may pass. `admin`: whether it has an admin's rights."""
 
     refusal: str
     admin: bool
 
 
 class Gate:
-    """Decides for one server. Without any key or secret everything is open, as with SGLang."""
+    """Judges the requests of one server. Without any key or secret everything is open, as in SGLang."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -120,22 +120,22 @@ class Gate:
 
     @property
     def guards_admin(self) -> bool:
-        """Whether an admin request needs more than a client's."""
+        """Whether an admin request needs a credential beyond a client's."""
         return self._verifier is not None or bool(self._keys.admin)
 
     @property
     def open(self) -> bool:
-        """Whether nobody is asked for anything."""
+        """Whether no credential is ever required."""
         return not self.guards_admin and not self.guards_clients
 
     def asks_nothing(self, level: AccessLevel) -> bool:
-        """Whether a request of this level passes whatever it carries; most do, and cost nothing."""
+        """Whether requests of this level pass unchecked. Most do, and then cost nothing."""
         return level is AccessLevel.OPEN or (level is AccessLevel.CLIENT and not self.guards_clients)
 
     def judge(
         self, level: AccessLevel, authorization: bytes, signature: str, method: str, target: str, body: bytes
     ) -> Judgement:
-        """To be asked once for each request: a signature holds once. `signature`: the header's value, or empty."""
+        """Call it once per request, because a signature is valid once. `signature`: the header's value, or ""."""
         keys = self._keys
         why = self._not_admin(authorization, signature, method, target, body)
         if not why:
@@ -170,7 +170,7 @@ def _bears(authorization: bytes, key: str) -> bool:
 
 
 def read_key(path: Path) -> str:
-    """The key in a file, without blanks around it. Raise UsageError if there is none."""
+    """The key in a file, stripped of surrounding white space. Raise UsageError if there is none."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         try:
@@ -186,7 +186,7 @@ def read_key(path: Path) -> str:
 
 
 def masked(argv: Sequence[str]) -> list[str]:
-    """A command line to be shown: with `***` for the keys in it."""
+    """A command line for display, with `***` in place of its keys."""
     shown: list[str] = []
     for word in argv:
         name, equals, _ = word.partition("=")
@@ -207,7 +207,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen(values: dict[str, object], environ: Mapping[str, str]) -> Keys:
-    """Take what `add_flags` added out of `values`; the secret is the environment's. Raise UsageError."""
+    """Pop the values of the flags of `add_flags`; the secret comes from the environment. Raise UsageError."""
     found = []
     for name, variable in (("api_key", KEY_VARIABLE), ("admin_api_key", ADMIN_VARIABLE)):
         given, file = str(values.pop(name) or ""), str(values.pop(f"{name}_file") or "")

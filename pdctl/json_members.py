@@ -1,7 +1,7 @@
-"""Where the members of a large JSON object begin and end, found piece by piece: other threads run in between.
+"""Where the members of a large JSON object begin and end, found piece by piece so that other threads run in between.
 
-A parser takes a whole body at once, holds the interpreter for as long (0.6 s for 100 MB) and makes objects of many
-times its size. This looks at 16 KiB at a time and keeps nothing.
+A parser takes the whole body at once, holds the interpreter lock all the while (0.6 s for 100 MB) and builds objects of
+many times its size. This looks at 16 KiB at a time and keeps nothing.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LARGE = 256 << 10  # bytes from which a body is read in a thread
-READERS = 2  # bodies read at the same time
-MAX_WAITING = 64  # bodies that wait for that
-PIECE = 16 << 10  # bytes one match may look at: the interpreter is given back in between
+LARGE = 256 << 10  # bytes; a body of this size or more is read in a thread
+READERS = 2  # bodies read at once
+MAX_WAITING = 64  # bodies waiting for a reader
+PIECE = 16 << 10  # bytes one match may look at: the interpreter lock is released in between
 MAX_DEPTH = 1000  # orjson's is 1024
 MAX_MEMBERS = 4096
-PATIENCE = 10.0  # seconds of CPU time for one body; 100 MB of text take 0.1
+PATIENCE = 10.0  # seconds of CPU time per body; 100 MB of text take 0.1
 
 _space = re.compile(rb"[ \t\n\r]*")
 _scalar = re.compile(rb'[^"\[\]{},: \t\n\r]+')
@@ -46,14 +46,14 @@ class Busy(Exception):
 
 
 class LargeBodyReader:
-    """Reads large bodies in threads, few at a time."""
+    """Reads large bodies in threads, a few at a time."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="large body")
         self._waiting = 0
 
     async def read(self, read: Callable[..., T], *args: object) -> T:
-        """`read` of `args`, on a thread. Raise Busy if too many wait already, and what `read` raises."""
+        """Call `read(*args)` in a thread. Raise Busy if too many bodies wait already, and whatever `read` raises."""
         if self._waiting >= MAX_WAITING + READERS:
             raise Busy
         self._waiting += 1
@@ -67,7 +67,7 @@ class LargeBodyReader:
 
 
 class JsonSpan(NamedTuple):
-    """Of a member of the outermost object: where it stands, and of a list, how many items it has."""
+    """Where a member of the outermost object stands and, if it is a list, how many items it has."""
 
     start: int
     end: int
@@ -78,9 +78,9 @@ COUNTED = frozenset(("text", "input_ids", "input_embeds", "prompt"))
 
 
 class Scan:
-    """One pass over the outermost object. `starts` and `ends`: of each member, its key included.
+    """One pass over the outermost object.
 
-    `counted`: names of members whose items are counted.
+    `starts` and `ends`: the bounds of each member, its key included. `counted`: members whose items are counted.
     """
 
     def __init__(self, raw: bytes | bytearray, counted: Set[str] = COUNTED) -> None:
@@ -90,7 +90,7 @@ class Scan:
         self._give_up = time.thread_time() + PATIENCE
 
     def members(self) -> list[tuple[str, JsonSpan]]:
-        """Raise BadBody where the outermost object is none, or is cut off."""
+        """The members in order. Raise BadBody if the body is not an object, or is cut off."""
         raw, found = self._raw, []
         at = after_space(raw, 0)
         if raw[at : at + 1] != b"{":
@@ -180,7 +180,7 @@ class Scan:
                 match = _plain.match(raw, at, at + PIECE)
                 if match is None and following != b'"':
                     raise BadBody("the body is not valid JSON: a list or an object has no end")
-                if match is None:  # a string that is longer than a piece
+                if match is None:  # a string longer than a piece
                     at, content = self.string(at), True
                 elif len(open_brackets) == 1 and (counted or not content):
                     run = match.group()

@@ -44,7 +44,7 @@ def inherited_fds() -> tuple[int, ...]:
 
 
 def is_pipe(fd: int) -> bool:
-    """Not so where a wrapper such as sudo closed it and left the variable: nobody's death can be read there."""
+    """Whether `fd` is still the pipe; a wrapper such as sudo may have closed it and kept the variable."""
     try:
         return stat.S_ISFIFO(os.fstat(fd).st_mode)
     except (OSError, OverflowError):

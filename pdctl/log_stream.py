@@ -1,4 +1,4 @@
-"""Standard error for log lines: what cannot be written is counted, and told of as soon as writing works again."""
+"""Standard error for log lines: lines that cannot be written are counted, and reported once writing works again."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ FAILED = "%Y-%m-%d %H:%M:%S"
 
 
 def stamp() -> str:
-    """Now, as sglang writes it with SGLANG_LOG_MS: local time, and milliseconds, which order the lines of two logs."""
+    """Now, as sglang writes it with SGLANG_LOG_MS: local time, in milliseconds, which order the lines of two logs."""
     now = time.time()
     return f"{time.strftime(FAILED, time.localtime(now))}.{int(now % 1 * 1000):03d}"
 
 
 class LogStream:
-    """Writes whole lines to a file descriptor and never raises: a full disk must not stop what logs.
+    """Writes whole lines to a file descriptor and never raises: a full disk must not stop the process that logs.
 
-    Not for several threads at once beyond what the caller's lock allows (logging's handlers hold one).
+    Not safe for several threads without a lock around it (logging's handlers hold one).
     """
 
     def __init__(self, fd: int = 2) -> None:
@@ -41,7 +41,7 @@ class LogStream:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing: every line is written at once."""
 
     def _put(self, data: bytes) -> None:
         rest = memoryview(data)
@@ -49,7 +49,7 @@ class LogStream:
             rest = rest[os.write(self._fd, rest) :]
 
     def _told(self) -> str:
-        """A line of its own, behind the half one that a full disk may have left."""
+        """Report the losses on a line of their own, behind the half line that a full disk may have left."""
         since = time.strftime(FAILED, time.localtime(self._since))
         lines = f"{self._lost} line{'s' if self._lost > 1 else ''} of this log"
         return f"\n[{stamp()}] WARNING {lines} could not be written since {since}: {self._why}\n"

@@ -1,4 +1,4 @@
-"""Names to addresses within a deadline: the system's resolver knows none, and a DNS server may never answer."""
+"""Host names to addresses within a deadline: the system's resolver has none, and a DNS server may never answer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from typing import NamedTuple
 
-LOOKUP = 10.0  # seconds a name has where nothing else is said
-MOST = 256  # names that are being looked up; the system may take half a minute for each
+LOOKUP = 10.0  # seconds, unless the caller says otherwise
+MOST = 256  # names being looked up at once; the system may take half a minute for each
 
 
 class Address(NamedTuple):
@@ -33,9 +33,9 @@ _asked: dict[tuple[str, int, int, int], Future[list[Address]]] = {}
 
 
 def begin(host: str, port: int, kind: int = socket.SOCK_STREAM, flags: int = 0) -> Future[list[Address]]:
-    """The addresses of `host`, or OSError. Who asks for a name that is being looked up waits for the same answer.
+    """Begin to look up `host`; the future gets its addresses or an OSError. Callers of one name share one lookup.
 
-    A thread of its own that nobody waits for at the end: a pool's would hold up others, and the end of the process.
+    Each lookup has a daemon thread: a pool's threads would hold up other lookups, and the end of the process.
     """
     question = (host, port, kind, flags)
     found: Future[list[Address]] = Future()
@@ -60,7 +60,7 @@ def begin(host: str, port: int, kind: int = socket.SOCK_STREAM, flags: int = 0) 
 def look_up(
     host: str, port: int, seconds: float = LOOKUP, kind: int = socket.SOCK_STREAM, flags: int = 0
 ) -> list[Address]:
-    """The addresses of `host`. Raises OSError whose strerror says why there are none."""
+    """The addresses of `host`. Raise OSError, whose strerror says why there are none."""
     try:
         return begin(host, port, kind, flags).result(max(0.0, seconds))
     except (TimeoutError, NotYet) as error:
@@ -70,14 +70,14 @@ def look_up(
 
 
 def lookup_timeout(host: str, seconds: float) -> OSError:
-    """What to raise where the answer of `begin` did not come."""
+    """The error to raise if `begin` gave no answer in time."""
     return _error(
         errno.ETIMEDOUT, f"the name {host!r:.100} was not looked up within {seconds:.2g} s: its DNS server is silent"
     )
 
 
 def dial(host: str, port: int, seconds: float) -> socket.socket:
-    """A TCP connection to the first address of `host` that takes one. Raises OSError."""
+    """A TCP connection to the first address of `host` that accepts one. Raise OSError."""
     until = time.monotonic() + seconds
     last: OSError = _error(errno.EHOSTUNREACH, f"{host!r:.100} has no address")
     for address in look_up(host, port, seconds):

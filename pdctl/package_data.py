@@ -1,7 +1,7 @@
-"""Files that come with pdctl and are no modules: tables, schemas, the page's style, topologies, checkpoints.
+"""Files that ship with pdctl and are not modules: tables, schemas, the page's style, topologies, checkpoints.
 
-They are read alike from a directory and from a one-file build. `importlib.resources` does that too, but loads tempfile
-and shutil on the way, which costs a tenth of what `pdctl plan` takes.
+They are read in the same way from a directory and from a one-file build. `importlib.resources` can do that too, but it
+loads tempfile and shutil, which costs a tenth of what `pdctl plan` takes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from importlib.abc import ResourceLoader
     from zipfile import ZipFile
 
-PACKAGE = Path(__file__).parent  # in a one-file build a path behind the archive's, of which only the text counts
+PACKAGE = Path(__file__).parent  # in a one-file build a path below the archive's, never opened as a file
 
 
 class Data(Protocol):
@@ -29,7 +29,7 @@ class Data(Protocol):
 
 
 class ArchiveMember:
-    """The same in an archive. `path` begins with the archive's own."""
+    """The same inside an archive. `path` begins with the archive's path."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -44,29 +44,29 @@ class ArchiveMember:
             return loader.get_data(str(self._path)).decode(encoding)
         except FileNotFoundError:
             raise
-        except OSError as error:  # zipimport knows no ENOENT
+        except OSError as error:  # zipimport raises OSError without an errno
             raise FileNotFoundError(2, "not in this build", str(self._path)) from error
 
 
 def data(name: str) -> Data:
-    """`name`: a directory or file below the package, such as `dialect/releases`."""
+    """`name`: a directory or file below the package, such as `engines/releases`."""
     return cast("Data", ArchiveMember(PACKAGE / name) if program.FILE else PACKAGE / name)
 
 
 def location(name: str) -> Path:
-    """Where a directory of the package lies as files: in the package, or where a one-file build unpacks it to."""
+    """The path of a package directory on disk: in the package itself, or where a one-file build unpacks it."""
     return cache() / name if program.FILE else PACKAGE / name
 
 
 def unpack(path: Path, without: str = "") -> Path:
-    """Write the files below `path`, a `location`, unless they are there; leave out names that end in `without`.
+    """Unpack the files below `path`, as `location` gave it, unless they are there; skip names that end in `without`.
 
-    Does nothing where pdctl lies in files. Raise StorageError where they cannot be written.
+    Does nothing unless pdctl runs from one file. Raise StorageError if they cannot be written.
     """
     top = cache() if program.FILE else None
     if top is not None and path.is_relative_to(top):
         folder = path.relative_to(top).as_posix()
-        done = top / f"{folder.replace('/', '.')}.without{without}"  # reading what the archive holds takes a while
+        done = top / f"{folder.replace('/', '.')}.without{without}"  # reading the archive's contents takes a while
         if done.exists():
             return path
         try:
@@ -81,7 +81,7 @@ def unpack(path: Path, without: str = "") -> Path:
 
 
 def cache() -> Path:
-    """Where a one-file build unpacks to. Raise StorageError where nothing can be written."""
+    """Where a one-file build unpacks to. Raise StorageError if nothing can be written there."""
     found = program.cache()
     if not found:
         fix = "set TMPDIR or XDG_CACHE_HOME to a directory that can be written"
@@ -100,7 +100,7 @@ def _members(name: str) -> Iterator[tuple[str, ZipFile]]:
 
 
 def _write(archive: ZipFile, name: str, target: Path) -> None:
-    """Whole or not at all, whoever else does it at the same time."""
+    """Write the file whole or not at all, even if another process writes it at the same time."""
     if target.exists():
         return
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ PYTHON = "PDCTL_PYTHON"  # the Python that a one-file build starts the embedded 
 
 
 class Kind(Enum):
-    """`SOURCE`: modules lie in a directory that is not site-packages, a checkout or an editable install."""
+    """How this pdctl was installed. `SOURCE`: from a checkout or an editable install, not from site-packages."""
 
     SOURCE = "source"
     PIP = "pip"

@@ -1,8 +1,8 @@
-"""What follows when a thread or task that serves everybody ends on an error: the process ends, and says of what.
+"""When a thread or task that serves everybody ends on an error, the whole process ends and says why.
 
-A process that goes on without one of them answers /health and serves nobody. So each such death is told: an engine's to
-its server process, a router's to its main task, a supervisor's to its mailbox. Each refuses what comes from then on and
-ends with code 1, and a restart policy acts on that. A process of which nobody hears ends by itself after `PATIENCE`.
+A process that went on without it would answer /health and serve nobody. So each such death is reported: an engine's to
+its server process, a router's to its main task, a supervisor's to its mailbox. The receiver refuses new work and exits
+with code 1, on which a restart policy acts. If nobody receives the report, the process ends by itself after `PATIENCE`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def in_words(error: BaseException) -> str:
 
 
 def end_later(reason: str, seconds: float = PATIENCE) -> None:
-    """End this process with code 1 after `seconds`, whatever its other threads do by then."""
+    """End this process with code 1 after `seconds`, whatever its other threads are doing."""
 
     def end() -> None:
         time.sleep(seconds)
@@ -45,12 +45,12 @@ def end_later(reason: str, seconds: float = PATIENCE) -> None:
 
     try:
         threading.Thread(target=end, name="end", daemon=True).start()
-    except RuntimeError:  # no thread can be started any more
+    except RuntimeError:  # no more threads can be started
         os._exit(1)
 
 
 def guard_threads(tell: Tell) -> None:
-    """From here on an error that ends any thread of this process is told, and ends the process."""
+    """From now on, an error that ends any thread of this process is reported and ends the process."""
 
     def ended(args: threading.ExceptHookArgs) -> None:
         name = args.thread.name if args.thread is not None else "without a name"
@@ -65,7 +65,7 @@ def guard_threads(tell: Tell) -> None:
 
 @contextlib.contextmanager
 def told_threads(tell: Callable[[str, BaseException], object]) -> Iterator[None]:
-    """Within, an error that ends a thread is told with the thread's name; its traceback goes where it went before."""
+    """In this context, report an error that ends a thread with the thread's name; tracebacks are printed as usual."""
     before = threading.excepthook
 
     def ended(args: threading.ExceptHookArgs) -> None:
@@ -81,7 +81,7 @@ def told_threads(tell: Callable[[str, BaseException], object]) -> Iterator[None]
 
 
 def guard_task(task: asyncio.Task[None], what: str, tell: Tell, *, may_end: bool = False) -> None:
-    """Tell when `task` ends in another way than by being cancelled. `may_end`: it returns when its work is done."""
+    """Report when `task` ends other than by cancellation. `may_end`: it may also return, once its work is done."""
 
     def ended(task: asyncio.Task[None]) -> None:
         if task.cancelled():
@@ -97,7 +97,7 @@ def guard_task(task: asyncio.Task[None], what: str, tell: Tell, *, may_end: bool
 
 
 def guarded(action: Callable[[], None], what: str, tell: Tell) -> Callable[[], None]:
-    """`action`, for an event loop to call: an error it raises is told, because the loop would only log it."""
+    """Wrap `action` for an event loop to call: an error it raises is reported, where the loop would only log it."""
 
     def call() -> None:
         try:
