@@ -209,10 +209,14 @@ class _RoomScan:
         return t
 
     def _contexts(self) -> dict[bytes, set[str]]:
-        """Row ids by what stands around the room in their examples."""
+        """Row ids by what stands around the room in their examples; several where only the rest of a line tells."""
         found: dict[bytes, set[str]] = {}
-        for row in self._task.rows:
-            if "(?P<room" not in row.pattern or (self._task.role and row.role not in ("", self._task.role)):
+        alike: dict[bytes, set[str]] = {}  # by the words they share: a request that finished, or was cut short
+        written = [row for row in self._task.rows if not self._task.role or row.role in ("", self._task.role)]
+        for row in written:
+            alike.setdefault(row.literal, set()).add(row.id)
+        for row in written:
+            if "(?P<room" not in row.pattern:
                 continue
             text = row.example.encode()
             said = self._speech.match(text)
@@ -220,7 +224,7 @@ class _RoomScan:
                 for match in pattern.finditer(text):
                     first, last = match.span(1)
                     key = text[first - _BEFORE : first] + text[last : last + _BEHIND]
-                    found.setdefault(key, set()).add(said.row.id if said else "")
+                    found.setdefault(key, set()).update(alike[said.row.literal] if said else {""})
         return found
 
     def _write_out(self) -> None:

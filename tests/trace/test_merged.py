@@ -45,7 +45,8 @@ def told(tracer: Tracer, found: Diagnosis, scenario: str) -> dict[str, Any]:
         )  # fmt: skip
     return {
         "instances": sorted(map(str, who.values())),
-        "deaths": sorted((who[one.instance], one.code, one.at, one.rooms) for one in found.deaths),
+        # collectors keep whole seconds, which order rooms otherwise
+        "deaths": sorted((who[one.instance], one.code, int(one.at), sorted(one.rooms)) for one in found.deaths),
         "findings": sorted((one.code, str(who.get(one.instance)), len(one.rooms)) for one in found.findings),
         "tally": (dict(found.tally.rooms), found.tally.unexplained),
         "rooms": rooms,
