@@ -19,6 +19,7 @@ SCENARIOS = (
     "1p1d-dp2-tp1-debug-sgl058",
     "2p1d-healthy-info-log-requests-sgl0523",
     "1p1d-wrong-port-debug-sgl058",
+    "pdctl-killed-router",  # requests that were finished and requests that were cut short: only the end of a line tells
 )
 UTC = dt.timezone.utc
 
