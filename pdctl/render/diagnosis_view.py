@@ -111,8 +111,9 @@ def _read(found: Diagnosis, began: Sequence[float], zone: dt.tzinfo | None) -> l
 
 
 def _death(each: Death, found: Diagnosis, term: Term, places: Places, zone: dt.tzinfo | None) -> list[str]:
-    when = wording.moment(each.at, zone).strftime("%Y-%m-%d %H:%M:%S")
-    head = f"{each.instance} ({each.role or 'role unknown'}) died at {when}: {each.why}"
+    since, at = (wording.moment(t, zone).strftime("%Y-%m-%d %H:%M:%S") for t in (each.since, each.at))
+    when = f"at {at}" if since == at else f"between {since} and {at}"
+    head = f"{each.instance} ({each.role or 'role unknown'}) died {when}: {each.why}"
     took = []
     if each.rooms:
         took.append(f"{_count(len(each.rooms), 'room')} ({_some(each.rooms)})")
@@ -266,7 +267,8 @@ def document(found: Diagnosis) -> dict[str, object]:
         "verdict": "wrong" if found.wrong else "fine" if found.fine else "unknown",
         "deaths": [
             {
-                "instance": each.instance, "role": each.role or None, "at": each.at, "time": wording.rfc3339(each.at),
+                "instance": each.instance, "role": each.role or None, "since": each.since, "at": each.at,
+                "time": wording.rfc3339(each.at),
                 "code": each.code, "slug": each.slug, "headline": each.headline, "why": each.why,
                 "room_ids": [str(room) for room in each.rooms], "running": each.running,
                 "evidence": [_line(line) for line in each.evidence], "fix": each.fix,

@@ -62,12 +62,14 @@ class LogSource:
 class Death:
     """An instance that ended without being told to. why: one sentence.
 
-    at: when the line that proves it was written, epoch. rooms: those that failed or hung because of it.
+    since, at: epoch seconds between which it died: its last sign of life, and the line that proves its death; equal
+    where its own log or its launcher tells. rooms: those that failed or hung because of it.
     running: requests its last batch line counted, None without one. untold: what no log can say of its end.
     """
 
     instance: str
     role: str
+    since: float
     at: float
     code: str
     slug: str

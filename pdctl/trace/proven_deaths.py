@@ -130,7 +130,7 @@ def reported_death(each: ProvenDeath, rooms: tuple[int, ...], running: int | Non
     if code in GONE.values() and not rooms:
         headline = f"{one.name} died; no room is known to have broken of it"
     return Death(
-        one.name, one.role, death.at, code, known.slug, headline, why, rooms, running,
+        one.name, one.role, death.since, death.at, code, known.slug, headline, why, rooms, running,
         tuple(evidence), fix, unknown_of_death(death) if code in GONE.values() else (),
     )  # fmt: skip
 

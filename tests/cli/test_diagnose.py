@@ -38,7 +38,9 @@ SCHEMA = {
         "verdict": {"enum": ["wrong", "fine", "unknown"]},
         "deaths": {
             "items": {
-                "required": ["instance", "role", "at", "time", "code", "slug", "why", "room_ids", "evidence", "fix"],
+                "required": [
+                    "instance", "role", "since", "at", "time", "code", "slug", "why", "room_ids", "evidence", "fix",
+                ],
                 "properties": {
                     "code": {"pattern": "^PD[0-9]{3}$"}, "room_ids": ROOM_IDS,
                     "evidence": {"items": LINE, "minItems": 1},
@@ -59,7 +61,7 @@ SCHEMA = {
 
 def test_a_killed_decode_is_named_with_time_room_and_line(verb: Verb) -> None:
     assert verb("diagnose", KILLED, "--tz", "UTC") == 1
-    assert "decode0 (decode) died at 2026-11-21 01:36:41" in verb.out
+    assert "decode0 (decode) died between 2026-11-21 01:36:41 and 2026-11-21 01:36:47" in verb.out
     assert "1 room (7179054193972827371)" in verb.out
     assert f"{KILLED}/decode0.log:83" in verb.out
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -120,6 +121,18 @@ class Side:
         self.woken.wait(f"drained room {room.room}", lambda: room.drained, seconds)
 
 
+@contextlib.contextmanager
+def variables_of_one_process() -> Iterator[None]:
+    """UCX reads its variables here, once per rank: the next rank of this process may pretend to be on another host."""
+    before = {name: value for name, value in os.environ.items() if name.startswith("UCX_")}
+    try:
+        yield
+    finally:
+        for name in [name for name in os.environ if name.startswith("UCX_")]:
+            del os.environ[name]
+        os.environ.update(before)
+
+
 def open_side(
     kind: type[PrefillManager | DecodeManager],
     config: DisaggConfig,
@@ -127,10 +140,11 @@ def open_side(
     seed: int,
     wrap: Callable[[Transport], Transport] | None = None,
 ) -> Side:
-    transport = select.create(config.backend, config.rank_ip, lanes=2 if kind is PrefillManager else 1)
-    transport = wrap(transport) if wrap else transport
-    memory = transport.allocate(shape.nbytes)
-    transport.register(memory)
+    with variables_of_one_process():
+        transport = select.create(config.backend, config.rank_ip, lanes=2 if kind is PrefillManager else 1)
+        transport = wrap(transport) if wrap else transport
+        memory = transport.allocate(shape.nbytes)
+        transport.register(memory)
     pool = np.frombuffer(memory, dtype=np.uint8)
     pool[:] = np.random.default_rng(seed).integers(0, 256, shape.nbytes, dtype=np.uint8)
     woken = Woken()

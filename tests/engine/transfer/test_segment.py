@@ -81,7 +81,7 @@ def test_a_peers_exit_does_not_take_the_memory_with_it(kind: str) -> None:
     visit = """
 import sys, msgspec
 from pdctl.engine.transfer import segment
-handle = msgspec.msgpack.decode(bytes.fromhex(sys.argv[1]), type=segment.Handle)
+handle = msgspec.msgpack.decode(bytes.fromhex(sys.argv[1]), type=segment.SegmentHandle)
 mapping = getattr(segment, sys.argv[2])(handle)
 mapping.view[0] = 42
 mapping.close()
