@@ -1,4 +1,4 @@
-"""The KV manager of a decode rank: finds prefills by bootstrap address and hears from them what became of each room."""
+"""The KV manager of a decode rank: finds prefills by bootstrap address and learns each room's outcome from them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger("pdctl.engine")
 
 
 def join_host_port(host: str, port: int) -> str:
-    """`host:port`, an IPv6 host in brackets."""
+    """Return `host:port`, with an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
@@ -56,7 +56,7 @@ class DecodeManager(KvManager):
     def receiver(
         self, room: int, rid: str, bootstrap_host: str, bootstrap_port: int, dp_rank: int | None = None
     ) -> Receiver:
-        """`dp_rank`: the prefill's, when the request names it."""
+        """Start a room. `dp_rank` is the prefill's DP rank, if the request names it."""
         if self.config.is_fake(bootstrap_host):
             return FakeReceiver(room, rid)
         address, generation = join_host_port(bootstrap_host, bootstrap_port), next(self._generations) % (2**31)
@@ -95,7 +95,7 @@ class DecodeManager(KvManager):
         self._helping.discard(receiver)
 
     def help(self, receiver: KvReceiver) -> None:
-        """The prefill's write is not done: with some transports it needs this process to make progress."""
+        """The prefill's write is still running: with some transports it needs this process to make progress."""
         if self.transport.caps.peer_progress:
             self._helping.add(receiver)
 

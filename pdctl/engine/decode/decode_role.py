@@ -28,19 +28,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pdctl.engine")
 
-# Of the grace that a decode grants its prefill: one that lives is through after half of it (DisaggConfig.write_grace).
+# The share of the grace period after which a release counts as a timeout: a live prefill has stopped after half of the
+# period (DisaggConfig.write_grace).
 TIMED_OUT = 0.9
 
 
 class DecodeRole(Role):
-    """A prefill may write once the prompt's pages, and room for the answer to begin, are set aside (Admission)."""
+    """Reserves the prompt's pages, and room for the answer to begin, before a prefill may write (Admission)."""
 
     def __init__(self, resources: Resources, manager: DecodeManager) -> None:
         super().__init__(resources)
         self._manager = manager
         self._drain_grace = manager.config.drain_grace
         args = resources.args
-        # Where a request without a port is sent; a request like that is refused long before, but in a rehearsal.
+        # Where a request without a port is sent. Outside a rehearsal such a request is refused long before it gets
+        # here.
         self._default_port = args.disaggregation_bootstrap_port if args.rehearsal.null_port_fallback else 0
         self.prealloc: deque[Req] = deque()
         self.transfer: list[Req] = []
@@ -64,8 +66,8 @@ class DecodeRole(Role):
         self._poll_prealloc(state)
 
     def _poll_prealloc(self, state: dict[int, int]) -> None:
-        """In order of arrival: the first ready room that does not fit holds back those behind it (sglang's rule)."""
-        blocked = bool(self.running.retracted)  # those that ran before go first
+        """Reserve pages in order of arrival: the first ready room that does not fit blocks the rest (sglang's rule)."""
+        blocked = bool(self.running.retracted)  # requests that ran before go first
         left: deque[Req] = deque()
         for req in self.prealloc:
             poll = state[id(req)]
@@ -132,14 +134,14 @@ class DecodeRole(Role):
             resources.release(req)
 
     def _row(self, req: Req) -> MetadataRow:
-        """What the prefill said of the room; raise ContextCorruptionError where it cannot be of this one."""
+        """Return the room's metadata row; raise ContextCorruptionError if it cannot belong to this room."""
         receiver = _receiver(req)
         if isinstance(receiver, FakeReceiver):
             return MetadataRow(req.room, req.input_ids[-1])  # nothing was computed: any token will do
         return believed_row(receiver.metadata or b"", req.room, req.prompt_len, self.resources.vocab)
 
     def _corruption(self, req: Req) -> Failure | None:
-        """What is wrong with the row that arrived here, if it has arrived."""
+        """Return what is wrong with the row that arrived, or None if it is valid or has not arrived."""
         if _receiver(req).poll() != KVPoll.SUCCESS:
             return None
         try:
@@ -149,9 +151,9 @@ class DecodeRole(Role):
         return None
 
     def _state(self, req: Req) -> int:
-        """What this rank knows of the room; for a request that ended early, whether its pages are safe to free.
+        """Return what this rank knows of the room; for a request that ended early, whether its pages are safe to free.
 
-        The row is judged here, before the ranks agree: a room that one of them cannot run fails on all.
+        The row is checked here, before the ranks agree: a room that one rank cannot run fails on all of them.
         """
         receiver = _receiver(req)
         if req.aborted:
@@ -160,7 +162,7 @@ class DecodeRole(Role):
         return KVPoll.FAILED if poll == KVPoll.SUCCESS and self._corruption(req) else poll
 
     def _poll_draining(self, state: dict[int, int]) -> None:
-        """`_state` says SUCCESS here once no prefill can write into our pages any more, on any rank."""
+        """Release pages once `_state` is SUCCESS: no prefill can write into them any more, on any rank."""
         for req in self.draining:
             if state[id(req)] == KVPoll.SUCCESS:
                 self.resources.outbox.append(Tokens(req.rid, [], drained=self._drained(req)))
@@ -168,7 +170,7 @@ class DecodeRole(Role):
         self.draining = [req for req in self.draining if req.row >= 0]
 
     def _drained(self, req: Req) -> Drained:
-        """How long its pages were kept. The receiver's clock began a turn or two before ours."""
+        """Return how long the pages were kept. The receiver's clock started a loop turn or two before ours."""
         seconds = max(0.0, steady_clock.now() - req.times.failed)
         return Drained(seconds, "timeout" if seconds > TIMED_OUT * self._drain_grace else "drained")
 
@@ -193,7 +195,7 @@ class DecodeRole(Role):
         reason = failure.message if failure else "Failed due to an unknown reason from another rank"
         code = failure.code if failure else "peer_rank"
         scheduler_log.failed(req, f"Decode {stage} failed", "decode_req.req", self.resources.tp_rank, reason)
-        _receiver(req).abort(reason, code)  # when only another rank of the group failed, nothing else tells ours
+        _receiver(req).abort(reason, code)  # if only another rank of the group failed, nothing else tells our receiver
         self._end(req, f"Decode {stage} failed: {reason}", http_status(code), code)
 
     def _end(self, req: Req, message: str, status: int, code: str) -> None:
@@ -201,7 +203,7 @@ class DecodeRole(Role):
         self._drain(req)
 
     def _drain(self, req: Req) -> None:
-        """Pages never announced are free at once; announced ones when the prefill is known to have stopped."""
+        """Free pages that were never announced at once, announced ones when the prefill is known to have stopped."""
         if req.row >= 0:
             req.times.failed = steady_clock.now()
             self.draining.append(req)
@@ -213,7 +215,7 @@ class DecodeRole(Role):
         _receiver(req).clear()
 
     def give_up(self, req: Req, name: str) -> None:
-        if name in ("running", "retracted"):  # nobody writes into its pages any more
+        if name in ("running", "retracted"):  # no prefill writes into its pages any more
             super().give_up(req, name)
             return
         _receiver(req).abort("Aborted by AbortReq.")

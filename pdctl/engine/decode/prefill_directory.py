@@ -1,7 +1,7 @@
-"""The prefill instances a decode rank knows, by bootstrap address: their shape, their ranks, whether they live.
+"""The prefill instances a decode rank knows, by bootstrap address: their shape, their ranks, whether they are alive.
 
-Step 1 of the handshake is the shape (the all -1 query), step 2 the ranks' endpoints and our registration with each;
-both are cached here. Rooms ask with `find`, which awaits whatever is not known yet.
+Step 1 of the handshake fetches the shape (the all -1 query), step 2 the ranks' endpoints, and registers with each rank.
+Both are cached here. Rooms ask with `find`, which awaits whatever is not known yet.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pdctl.engine")
 
-NO_SESSION = "none"  # of frames that belong to none
-MAX_ADDRESSES = 1024  # clients name the address: forget idle ones beyond this
+NO_SESSION = "none"  # for frames that belong to no session
+MAX_ADDRESSES = 1024  # clients name the address, so idle ones beyond this number are forgotten
 
 
 class Seeker(Protocol):
@@ -45,7 +45,7 @@ class Seeker(Protocol):
 
     @property
     def dp_rank(self) -> int | None:
-        """The prefill's DP rank, where the request names it."""
+        """The prefill's DP rank, if the request names it."""
         ...
 
     def abort_frame(self, session: str, failure: Failure, notice: bool) -> Abort: ...
@@ -53,7 +53,7 @@ class Seeker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Writers:
-    """The prefill ranks that will write into a room, each having accepted our registration."""
+    """The prefill ranks that will write into a room. Each has accepted our registration."""
 
     connections: tuple[RankConnection, ...]
     targets: PullTargets
@@ -66,7 +66,7 @@ class KnownShape:
 
 
 class ShapeQuestion:
-    """A question for an instance's shape that is under way, asked for everybody who waits."""
+    """A query for an instance's shape that is under way, shared by every room that waits for it."""
 
     def __init__(self) -> None:
         self.failure: Failure | None = None
@@ -99,7 +99,7 @@ class PrefillAddress:
         self._links = links
         self._shape: KnownShape | None = None
         self._heard: ParallelInfo | None = None  # the last answer, whether or not it still holds
-        self._proven = False  # a rank of it has accepted a registration: no stranger, if there is a secret
+        self._proven = False  # one of its ranks has accepted a registration: with a secret, it is no stranger
         self._lost_shape: tuple[KnownShape, Failure] | None = None  # of the instance that was lost last
         self._question: ShapeQuestion | None = None
         self._asked_at = -RETRY
@@ -110,16 +110,16 @@ class PrefillAddress:
 
     @property
     def unproven(self) -> str:
-        """Its host, as long as it may be a stranger."""
+        """The host of this address while it may be a stranger, else empty."""
         return "" if self._proven else self.name.rpartition(":")[0] or self.name
 
     @property
     def idle(self) -> bool:
-        """Nothing is known, asked or connected: the address can be forgotten."""
+        """Whether nothing is known, being asked or connected, so that the address can be forgotten."""
         return not (self._waiting or self._connections or self._shape or self._question)
 
     def known(self, seeker: Seeker) -> Writers | None:
-        """The ranks for `seeker`'s room, where nothing has to be asked."""
+        """Return the ranks for `seeker`'s room if nothing has to be asked, else None."""
         shape = self._shape
         dp = self._computed_dp_rank(seeker, shape.info) if shape is not None else None
         if shape is None or dp is None or not 0 <= dp < shape.info.dp_size:
@@ -129,13 +129,13 @@ class PrefillAddress:
         return Writers(ready, shape.targets) if len(ready) == len(found) else None
 
     async def find(self, seeker: Seeker) -> Writers:
-        """The ranks for `seeker`'s room. Raise RoomFailedError if they cannot be had."""
+        """Return the ranks for `seeker`'s room. Raise RoomFailedError if they cannot be found."""
         self._waiting += 1
         try:
             while True:
                 shape = await self._await_shape()
                 dp = await self._dp_rank(seeker, shape.info)
-                if self._shape is not shape:  # the instance is lost, or another one answers under its address
+                if self._shape is not shape:  # the instance was lost, or another one answers at its address
                     if self._lost_shape is not None and self._lost_shape[0] is shape:
                         raise RoomFailedError(self._lost_shape[1])
                     continue
@@ -147,7 +147,7 @@ class PrefillAddress:
             self._waiting -= 1
 
     async def _accepted(self, connections: tuple[RankConnection, ...], seeker: Seeker) -> None:
-        """Wait for each; the first that fails decides. A stale one is given time to register again."""
+        """Wait for each rank; the first failure decides. A stale rank is given time to register again."""
         waits = [one for one in connections if not one.ready]
         if len(waits) == 1:
             await waits[0].accepted()
@@ -170,7 +170,7 @@ class PrefillAddress:
         return self._shape
 
     def _ask(self) -> ShapeQuestion:
-        """The question that is under way; one where there is none."""
+        """Return the query that is under way; start one if there is none."""
         question = self._question
         if question is None:
             question = self._question = ShapeQuestion()
@@ -184,7 +184,7 @@ class PrefillAddress:
         question.over.set()
 
     async def _ask_shape(self, question: ShapeQuestion) -> None:
-        """At most once a second, as long as rooms wait for the answer."""
+        """Ask for the shape at most once a second, as long as rooms wait for the answer."""
         began, attempts = time.monotonic(), 0
         while True:
             await asyncio.sleep(max(0.0, self._asked_at + RETRY - time.monotonic()))
@@ -205,7 +205,7 @@ class PrefillAddress:
                 return
 
     def _take(self, answer: ParallelInfo) -> Failure | None:
-        """Know the shape from here on; why it cannot serve this rank, where it cannot."""
+        """Store the shape. Return a failure if it cannot serve this rank, else None."""
         log.debug("Prefill parallel info for [%s]: %s", self.name, answer)
         if self._heard not in (None, answer):
             self._start_over()
@@ -223,13 +223,13 @@ class PrefillAddress:
         return None
 
     def _start_over(self) -> None:
-        """Another shape answers under this address: no rank of the old one may be asked for a new room."""
+        """Another shape answers at this address: ask no rank of the old one for a new room."""
         self._notices.forget()
         for connection in list(self._connections.values()):
             connection.retire()
 
     def _spoilt(self, question: ShapeQuestion, why: str) -> None:
-        """The answer did what nobody foresaw: who waits for this address fails, and nothing of it is kept."""
+        """The answer raised an unexpected error: fail what waits for this address and keep nothing of the answer."""
         self._heard = None
         self.forget_shape()
         question.failure = failures.bootstrap_unreachable(self.name, f"its answer cannot be used ({why})")
@@ -244,7 +244,10 @@ class PrefillAddress:
     # --- step 2: the ranks
 
     def _computed_dp_rank(self, seeker: Seeker, info: ParallelInfo) -> int | None:
-        """sglang 0.5.13+: the request's, 0 of one, room % dp_size; None: what the prefill told its bootstrap server."""
+        """Return the DP rank by sglang 0.5.13+'s rule: the request's own, 0 if dp_size is 1, or room % dp_size.
+
+        Return None if only the bootstrap server knows it, because the prefill told it.
+        """
         if seeker.dp_rank is not None:
             return seeker.dp_rank
         if info.dp_size == 1:
@@ -263,7 +266,7 @@ class PrefillAddress:
         return computed
 
     async def _ask_dp_rank(self, seeker: Seeker, patience: float) -> int:
-        """Where the prefill's request comes after the decode's its DP rank is known late, or never."""
+        """Ask the bootstrap server. It learns the DP rank late, or never, if the prefill's request comes second."""
         while True:
             try:
                 answer = await self._context.loop.bootstrap.query_dp_rank(self.name, seeker.room, self.unproven)
@@ -284,7 +287,7 @@ class PrefillAddress:
         return connection
 
     def accepted(self) -> None:
-        """A rank of it has accepted a registration."""
+        """Note that one of its ranks has accepted a registration."""
         self._proven = True
 
     def remove(self, connection: RankConnection) -> None:
@@ -294,7 +297,7 @@ class PrefillAddress:
     # --- rooms given up before a page list was sent
 
     def give_notice(self, seeker: Seeker, failure: Failure) -> None:
-        """Tell the prefill, as far as it can be found, so that its request need not wait for its timeout."""
+        """Tell the prefill, if it can be found, so that its request does not have to wait for its timeout."""
         if not self._context.config.tell_given_up:
             return
         dp = self._computed_dp_rank(seeker, self._heard) if self._heard is not None else None
@@ -323,7 +326,7 @@ class PrefillAddress:
     # --- life and death
 
     async def _beat(self) -> None:
-        """GET /health (sglang 0.5.23: every 5 s, lost after 2 misses)."""
+        """Poll GET /health (sglang 0.5.23: every 5 s, lost after 2 misses)."""
         config, misses = self._context.config, 0
         while True:
             await asyncio.sleep(config.heartbeat_interval)
@@ -344,7 +347,7 @@ class PrefillAddress:
             self._heartbeat = None
 
     def _lost(self, detail: str) -> None:
-        """The instance does not answer any more: nothing cached about it may be used again."""
+        """The instance no longer answers: nothing cached about it may be used again."""
         failure = failures.prefill_lost(self.name, detail)
         if self._shape is not None:
             self._lost_shape = (self._shape, failure)

@@ -1,4 +1,4 @@
-"""One prefill rank as a decode rank knows it: its endpoint, our registration with it, the rooms that depend on it."""
+"""One prefill rank as a decode rank sees it: its endpoint, our registration with it, the rooms that depend on it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("pdctl.engine")
 
 LAST_FRAMES = 0.02  # seconds
-RETRY = 1.0  # seconds between questions to a bootstrap server that is not complete yet
+RETRY = 1.0  # seconds between queries to a bootstrap server whose ranks are not all registered
 
 
 class WrittenRoom(Protocol):
-    """A room whose pages the rank writes."""
+    """A room whose pages this rank writes."""
 
     @property
     def active(self) -> bool: ...
@@ -36,14 +36,14 @@ class WrittenRoom(Protocol):
 
 
 class LinkTable(Protocol):
-    """Who hands a connection the frames and events of its link."""
+    """Passes a connection the frames and events of its link."""
 
     def linked(self, link: Link, connection: RankConnection) -> None: ...
     def unlinked(self, link: Link, connection: RankConnection) -> None: ...
 
 
 class PrefillInstance(Protocol):
-    """The prefill instance the rank is one of."""
+    """The prefill instance this rank belongs to."""
 
     @property
     def name(self) -> str: ...
@@ -63,7 +63,7 @@ class ConnectionStage(Enum):
 
 
 class RankConnection:
-    """Cached per bootstrap address × dp group × tp rank. A retired one takes no new rooms and ends with its last."""
+    """Cached per bootstrap address × DP group × TP rank. A retired one takes no new rooms and ends with its last."""
 
     def __init__(self, context: RankContext, links: LinkTable, instance: PrefillInstance, key: RankKey) -> None:
         self.session = uuid.uuid4().hex
@@ -74,12 +74,12 @@ class RankConnection:
         self.key = key
         self.retired = False
         self.failure: Failure | None = None  # why it ended before it was ready
-        self.stale = False  # it ended because another process has the port the bootstrap server names
+        self.stale = False  # it ended because another process now has the port that the bootstrap server names
         self._context = context
         self._links = links
         self._instance = instance
         self._link: Link | None = None
-        self._decided = asyncio.Event()  # ready, ended or retired: nobody need wait any longer
+        self._decided = asyncio.Event()  # ready, ended or retired: nothing is left to wait for
         self._ack: asyncio.Future[RegisterAck] | None = None
         self._task = context.loop.spawn(self._open(), self._spoilt)
 
@@ -88,16 +88,17 @@ class RankConnection:
         return self.stage == ConnectionStage.READY
 
     async def accepted(self) -> None:
-        """Wait until the rank has accepted our registration, or it is sure that it will not. Raise RoomFailedError.
+        """Wait until the rank has accepted our registration. Raise RoomFailedError if it certainly will not.
 
-        Returns without either where the connection takes no new rooms any more: the next one has to be asked for.
+        Return without an acceptance if the connection takes no new rooms any more: the caller then asks for the next
+        one.
         """
         await self._decided.wait()
         if self.failure is not None and not self.stale:
             raise RoomFailedError(self.failure)
 
     async def _open(self) -> None:
-        """Fetch the rank's endpoint, dial it, register with it; every failure on the way ends the connection."""
+        """Fetch the rank's endpoint, dial it, register with it. Every failure on the way ends the connection."""
         try:
             found = await self._fetch()
             await self._register(tcp(found.rank_ip, found.rank_port), found.instance_id)
@@ -191,9 +192,9 @@ class RankConnection:
             text = f"prefill rank {self.endpoint} (bootstrap_addr: {name}): {event.value}"
             self.end(failures.failure_of(FailureCode.MISMATCH, text))
             return
-        self._instance.forget_shape()  # whoever answers there next may have another shape
+        self._instance.forget_shape()  # whatever answers there next may have another shape
         failure = failures.prefill_lost(name, f"rank {self.endpoint}: {event.value}")
-        # Its last frames came over another connection: give them a moment to be read.
+        # The rank's last frames came over another connection: allow a moment for them to be read.
         self._context.loop.later(LAST_FRAMES if self.rooms else 0.0, lambda: self._lose(failure))
 
     def _lose(self, failure: Failure) -> None:
@@ -213,7 +214,7 @@ class RankConnection:
         self._end_if_unused()
 
     def retire(self) -> None:
-        """Take no new rooms: the next one asks the bootstrap server anew (sglang 0.5.23 does so after a timeout)."""
+        """Take no new rooms: the next room asks the bootstrap server again (sglang 0.5.23 does so after a timeout)."""
         self.retired = True
         self._decided.set()
         self._instance.remove(self)
@@ -225,7 +226,10 @@ class RankConnection:
             self._close(linger=1.0)
 
     def give_up(self, failure: Failure) -> int:
-        """Fail every room, and who waits to be one; how many rooms. The rank may live: the link stays for them."""
+        """Fail every active room and everything that waits to join; return how many rooms failed.
+
+        The rank may be alive, so the link stays open for rooms that drain.
+        """
         if not self.ready:
             self.failure = failure
         affected = [room for room in self.rooms if room.active]

@@ -1,6 +1,6 @@
-"""The decode's end of a room: finds the prefill's ranks, announces the pages it reserved, waits for the room's fate.
+"""The decode's end of a room: finds the prefill's ranks, announces the pages it reserved, waits for the outcome.
 
-The scheduler's thread calls the public methods; they only leave word for the manager's thread, which does the rest.
+The scheduler's thread calls the public methods; they only queue a call for the manager's thread, which does the work.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pdctl.engine")
 
-ABORT_AGAIN = 2.0  # seconds between aborts that nobody acknowledges
+ABORT_AGAIN = 2.0  # seconds between aborts that are not acknowledged
 
-# Failures the prefill is told of even where the handshake did not get to it: it could do nothing but wait.
+# Failures the prefill is told about even if the handshake never reached it: it could only wait for its timeout.
 TOLD_UNHEARD = (
     FailureCode.MISMATCH.value,
     FailureCode.ABORTED.value,
@@ -58,7 +58,7 @@ class DecodeRooms(Protocol):
         ...
 
     def help(self, receiver: KvReceiver) -> None:
-        """The prefill's write is not done: with some transports it needs this process to make progress."""
+        """The prefill's write is still running: with some transports it needs this process to make progress."""
         ...
 
 
@@ -76,7 +76,7 @@ class KvReceiver:
         rooms: DecodeRooms,
         prefills: PrefillDirectory,
     ) -> None:
-        """`dp_rank`: the prefill's, where the request names it."""
+        """`dp_rank` is the prefill's DP rank, if the request names it."""
         self.room = room
         self.rid = rid
         self.address = address
@@ -95,15 +95,15 @@ class KvReceiver:
         self._pages: Pages | None = None
         self._prefix_pages = 0
         self._targets: PullTargets | None = None
-        self._writers: set[RankConnection] = set()  # ranks that know our pages and have not said that they are through
+        self._writers: set[RankConnection] = set()  # ranks that know our pages and have not reported that they are done
         self._announced: set[RankConnection] = set()
-        self._over: set[RankConnection] = set()  # ranks that have spoken their last word about the room
-        self._arrived: dict[RankConnection, Status] = {}  # the last word of each rank that has written its part
-        self._retried: set[str] = set()  # endpoints of ranks that had forgotten us
+        self._over: set[RankConnection] = set()  # ranks that have sent their final status for the room
+        self._arrived: dict[RankConnection, Status] = {}  # the final status of each rank that has written its part
+        self._retried: set[str] = set()  # endpoints of ranks that had dropped our registration
         self._timer: Timer | None = None
         self._search: asyncio.Task[None] | None = None  # for the prefill's ranks
         self._drained = False
-        self._suspect = False  # its pages are not what was sent
+        self._suspect = False  # the contents of its pages are not what was sent
 
     # --- the scheduler's thread
 
@@ -115,9 +115,9 @@ class KvReceiver:
         return self._drained
 
     def send_metadata(self, pages: Pages, prefix_pages: int = 0) -> None:
-        """Tell the prefill where the prompt's pages go. Once, when `poll` says WAITING_FOR_INPUT.
+        """Tell the prefill where the prompt's pages go. Call once, when `poll` returns WAITING_FOR_INPUT.
 
-        `prefix_pages` pages of the prompt are here already and not among `pages`.
+        The first `prefix_pages` pages of the prompt are already here and are not among `pages`.
         """
         copied = np.array(pages, dtype=np.int32)
         self._context.loop.call(lambda: self._announce(copied, prefix_pages))
@@ -126,7 +126,7 @@ class KvReceiver:
         self._context.loop.call(lambda: self.fail(Failure(code, reason)))
 
     def clear(self) -> None:
-        """The room is of no more use to the scheduler: abort it unless it is final."""
+        """The scheduler no longer needs the room: abort it unless it is final."""
         if not self._state.final:
             self.abort()
 
@@ -166,14 +166,14 @@ class KvReceiver:
         self.fail(failures.bootstrap_unreachable(self.address, f"its answer cannot be used ({why})"))
 
     def _ready(self, writers: Writers) -> None:
-        """Every rank that will write has accepted us."""
+        """Join the ranks that will write; all of them have accepted our registration."""
         self._search = None
         self.connections = writers.connections
         self._targets = writers.targets
         for connection in self.connections:
             connection.join(self)
         if self._pages is not None:
-            self._send()  # the second try of a room whose prefill had forgotten us
+            self._send()  # the second try of a room whose prefill had dropped our registration
             return
         self.stats = TransferStats(handshake=self.age)
         self._move(KVPoll.WAITING_FOR_INPUT)
@@ -193,9 +193,9 @@ class KvReceiver:
         pages, endpoint = pack_pages(self._pages), self._context.endpoint
         for connection in self.connections:
             if connection in self._announced:
-                continue  # only another rank had forgotten us
+                continue  # only another rank had dropped our registration
             self._announced.add(connection)
-            dummy = connection.key.tp in self._targets.dummy  # it writes nothing and says nothing when all goes well
+            dummy = connection.key.tp in self._targets.dummy  # it writes nothing, and sends nothing if all goes well
             info = TransferInfo(
                 self.room,
                 connection.session,
@@ -233,11 +233,11 @@ class KvReceiver:
             connection.retire()
 
     def knows(self, connection: RankConnection) -> bool:
-        """Whether that rank has, or had, to do with this room; no other has a say in it."""
+        """Return whether that rank takes, or took, part in this room; frames from any other are ignored."""
         return connection in self.connections or connection in self._announced
 
     def _unbelievable(self, connection: RankConnection, status: Status) -> str:
-        """Why a success cannot be one; empty when it can."""
+        """Return why a reported success cannot be true; empty if it can."""
         if self._pages is None or self._targets is None or connection not in self._announced:
             return "it was sent no page list"
         if connection.key.tp in self._targets.dummy:
@@ -246,7 +246,7 @@ class KvReceiver:
         return f"{status.nbytes} bytes into pages of {most}" if status.nbytes > most else ""
 
     def on_status(self, connection: RankConnection, status: Status) -> None:
-        """A prefill rank reports the room's fate, or asks for help with a transfer under way."""
+        """Handle a prefill rank's report: the room's outcome, or a request for help with a transfer under way."""
         state = KVPoll(status.status)
         if state == KVPoll.TRANSFERRING and self.active:
             self._move(state)
@@ -265,7 +265,7 @@ class KvReceiver:
                 self._refused(connection, status)
 
     def _verify(self, connection: RankConnection, status: Status) -> None:
-        """Compare checksums where both sides were asked to, away from the loop: reading the pages takes its time."""
+        """Compare checksums if both sides have them enabled, off the loop's thread: reading the pages takes time."""
         context, pages, sent = self._context, self._pages, status.checksums
         checker = find(context.transport, ChecksumTransport)
         if checker is None or pages is None or sent is None:
@@ -284,7 +284,7 @@ class KvReceiver:
         if not self.active:
             return
         if wrong:
-            # Nobody is known to write any more, and yet somebody did: nothing else may use these pages for a while.
+            # No rank is known to be writing, and yet one did: nothing else may use these pages for a while.
             self._suspect = True
             text = f"{wrong} (room {self.room}, from {connection.endpoint})"
             self.fail(failures.failure_of(FailureCode.CHECKSUM, text))
@@ -313,7 +313,7 @@ class KvReceiver:
         )  # fmt: skip
 
     def _count(self) -> None:
-        """What every prefill rank says it wrote here; together it is our part of every page."""
+        """Add up what the prefill ranks report they wrote here; together it is our part of every page."""
         words = self._arrived.values()
         pages = len(self._pages) if self._pages is not None else 0
         self.stats = replace(
@@ -329,7 +329,7 @@ class KvReceiver:
 
     def _refused(self, connection: RankConnection, status: Status) -> None:
         if status.code == FailureCode.UNKNOWN_SESSION.value and connection.endpoint not in self._retried:
-            # The prefill dropped our registration (it saw the connection break): register and announce once more.
+            # The prefill dropped our registration (it saw the connection break): register and announce again.
             self._retried.add(connection.endpoint)
             log.info("room=%d registers again with %s: %s", self.room, connection.endpoint, status.reason)
             self._leave()
@@ -344,14 +344,14 @@ class KvReceiver:
         self._check_drained()
 
     def on_lost(self, connection: RankConnection, failure: Failure) -> None:
-        """The connection is gone. A process on this host is dead then; one elsewhere may still be writing."""
+        """The connection is gone. A process on this host is then dead; one on another host may still be writing."""
         if connection.same_host:
             self._writers.discard(connection)
         self.fail(failure)
         self._check_drained()
 
     def fail(self, failure: Failure) -> None:
-        """The first failure is the one that is told. Ranks that may still write are asked to stop."""
+        """Fail the room and ask ranks that may still write to stop. Only the first failure is kept."""
         if not self.active:
             return
         self.failure = failure
@@ -364,7 +364,7 @@ class KvReceiver:
         self._end(KVPoll.FAILED)
 
     def _abort_at(self, connection: RankConnection, failure: Failure) -> None:
-        """Ranks that know our pages answer when they have stopped; dummies and those that know nothing need not."""
+        """Send an abort. Ranks that know our pages answer when they have stopped; dummies and the others need not."""
         waits = connection in self._writers
         if connection not in self._over and connection.send(
             self.abort_frame(connection.session, failure, notice=not waits)
@@ -383,7 +383,7 @@ class KvReceiver:
             self._search.cancel()
         self._drained = not self._writers and not self._suspect
         self._rooms.concluded(self)
-        self._state = self._state.advanced(state)  # last: whoever sees the state may ask for everything else
+        self._state = self._state.advanced(state)  # last: a thread that sees the state may read everything else
         if self._drained:
             self._release()
         else:
@@ -392,7 +392,7 @@ class KvReceiver:
         self._context.wake()
 
     def _resend_aborts(self) -> None:
-        """An abort or its answer may have been lost, and the pages depend on it."""
+        """Repeat the aborts: one, or its answer, may have been lost, and the pages depend on it."""
         if self._drained or self.failure is None:
             return
         for connection in self._writers:
@@ -434,7 +434,7 @@ class KvReceiver:
 
 
 def wrong_page(checker: ChecksumTransport, geometry: PoolGeometry, pages: Pages, sent: Checksums) -> str:
-    """Why our `pages` are not what was sent, naming the first bad one on both sides; empty when they are."""
+    """Return why our `pages` are not what was sent, naming the first bad one on both sides; empty if they match."""
     region = Region(sent.first_slab, sent.slabs, sent.first_head, sent.heads)
     if not region.inside(geometry) or len(sent.sums) != 4 * len(pages) or len(sent.pages) != len(sent.sums):
         return f"KV checksums do not fit: {len(sent.sums) // 4} of them for {len(pages)} pages, {region}"

@@ -1,1 +1,1 @@
-"""What both ends of the KV link speak and stand on: frames, sockets, the manager's thread, room states, failures."""
+"""What both ends of the KV link share: frames, sockets, the manager's thread, room states, failures."""

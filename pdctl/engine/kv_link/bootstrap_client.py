@@ -1,4 +1,4 @@
-"""The HTTP calls engines make to a prefill's bootstrap server, and their JSON bodies, as sglang 0.5.23 speaks them."""
+"""The HTTP calls engines make to a prefill's bootstrap server, and their JSON bodies, as in sglang 0.5.23."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 FOLLOW_ROOM = "follow_bootstrap_room"
-EARLY = "early"  # sglang 0.5.23's only allocation policy we implement: decode reserves pages before the prefill runs
+EARLY = "early"  # the only policy of sglang 0.5.23 that we implement: decode reserves pages before the prefill runs
 
 Size = Annotated[int, Meta(ge=1, le=1 << 20)]
 Index = Annotated[int, Meta(ge=0, le=1 << 20)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
-# sglang casts these two with int(): numbers written as strings are taken.
+# sglang casts these two with int(), so numbers written as strings are accepted.
 Word = Annotated[str, Meta(max_length=256)]
 Numeric = int | Annotated[str, Meta(pattern=r"^\s*[0-9]{1,9}\s*$")]
 TIMEOUT = 5.0  # seconds, sglang 0.5.23
 HEALTH_TIMEOUT = 3.0
 MAX_ANSWER = 1 << 20  # bytes
 READ = 1 << 16
-# Of peers that never served a room: each may hold a connection for its whole timeout.
+# For peers that have never served a room: each may hold a connection for its whole timeout.
 MOST_UNPROVEN, OF_ONE_HOST = 512, 64
 T = TypeVar("T")
 
 
 class RankRow(msgspec.Struct, frozen=True):
-    """PUT /route: one prefill rank. Unknown keys are ignored, as there."""
+    """PUT /route: one prefill rank. Unknown keys are ignored, as in SGLang."""
 
     attn_tp_size: Size
     attn_tp_rank: Index
@@ -67,7 +67,7 @@ class RankRow(msgspec.Struct, frozen=True):
     enable_kv_cache_sharding: bool = False
     kv_layout: Word | None = None
     dsv41_spec_layout: dict[str, Any] | None = None
-    instance_id: Word | None = None  # this engine's: one life of one rank process
+    instance_id: Word | None = None  # pdctl's engine only: identifies one lifetime of one rank process
 
     @property
     def follows_room(self) -> bool:
@@ -88,7 +88,7 @@ class RankRow(msgspec.Struct, frozen=True):
 
 
 class ParallelInfo(msgspec.Struct, frozen=True):
-    """A prefill instance's shape: what a decode needs of the answer to the all -1 query. Newer keys are ignored."""
+    """A prefill instance's shape: what a decode needs from the answer to the all -1 query. Newer keys are ignored."""
 
     attn_tp_size: Size
     attn_cp_size: Size
@@ -101,7 +101,7 @@ class ParallelInfo(msgspec.Struct, frozen=True):
 
 
 class RankEndpoint(msgspec.Struct, frozen=True):
-    """`instance_id` is empty where the rank gave none (SGLang's)."""
+    """`instance_id` is empty if the rank registered none (SGLang's ranks do not)."""
 
     rank_ip: Word
     rank_port: Port
@@ -139,7 +139,7 @@ SHAPE = RankKey(-1, -1, -1, -1)
 
 
 class BootstrapError(Exception):
-    """A call that got no usable answer (`status`, `text`: the one it got). `final`: asking again cannot help."""
+    """A call without a usable answer; `status` and `text` are the answer's, if any. `final`: retrying cannot help."""
 
     def __init__(self, message: str, final: bool = False, status: int = 0, text: str = "") -> None:
         super().__init__(message)
@@ -150,15 +150,15 @@ class BootstrapError(Exception):
 
 
 class BootstrapClient:
-    """The calls of one event loop; each raises BootstrapError, naming the URL, what happened and the likely cause.
+    """The calls of one event loop. Each raises BootstrapError, which names the URL, what happened and the likely cause.
 
-    `unproven`: the host of a peer that has not accepted a registration yet. Such a peer may let us wait; at most
-    OF_ONE_HOST questions to one such host are under way, MOST_UNPROVEN in all, and no other question waits for them.
+    `unproven` is the host of a peer that has not accepted a registration yet. Such a peer may keep us waiting, so at
+    most OF_ONE_HOST queries to one such host run at once, and MOST_UNPROVEN in all; no other query waits for them.
     """
 
     def __init__(self) -> None:
         self._unproven = asyncio.Semaphore(MOST_UNPROVEN)
-        self._hosts: dict[str, asyncio.Semaphore] = {}  # of unproven peers that are being asked
+        self._hosts: dict[str, asyncio.Semaphore] = {}  # one per unproven host that is being queried
         self._asked: Counter[str] = Counter()
 
     async def parallel_info(self, address: str, unproven: str = "") -> ParallelInfo:
@@ -177,7 +177,7 @@ class BootstrapClient:
         await self.call(address, "POST", "/register_dp_rank", msgspec.json.encode(row))
 
     async def query_dp_rank(self, address: str, room: int, unproven: str = "") -> int | None:
-        """The DP rank a prefill announced for `room`; None while it has not."""
+        """Return the DP rank a prefill announced for `room`; None if it has not yet."""
         async with self._turn(unproven):
             body = await self.call(address, "POST", "/query_dp_ranks", msgspec.json.encode(RoomQuery([room])))
         return _parse(address, "/query_dp_ranks", body, dict[str, Index]).get(str(room))
@@ -206,7 +206,7 @@ class BootstrapClient:
     async def call(
         self, address: str, method: str, target: str, body: bytes | None = None, timeout: float = TIMEOUT
     ) -> bytes:
-        """The body of a 200; all of it has to be here within `timeout` seconds."""
+        """Return the body of a 200 answer, which must be complete within `timeout` seconds."""
         url = f"http://{address}{target.partition('?')[0]}"
         try:
             parts = urlsplit(f"//{address}")
@@ -218,7 +218,7 @@ class BootstrapClient:
             raise BootstrapError(f"{url}: not an address ({error})", True) from None
         try:
             status, text = await _exchange(host, port, head, body or b"", timeout)
-        except ValueError as error:  # a name that cannot be looked up: a label that is too long, empty or no IDNA
+        except ValueError as error:  # a name that cannot be looked up: a label is too long, empty or not valid IDNA
             raise BootstrapError(f"{url}: not an address ({error})", True) from None
         except (OSError, asyncio.TimeoutError, h11.RemoteProtocolError) as error:
             raise BootstrapError(f"{url}: {_cause(error, timeout)}") from None
@@ -244,13 +244,13 @@ async def _exchange(host: str, port: int, head: h11.Request, body: bytes, timeou
 
 
 async def _look_up(host: str, port: int, timeout: float) -> list[name_lookup.Address]:
-    """Others may wait for the same name: it is looked up to its end whatever becomes of this question."""
+    """Look up a name. Others may wait for the same one, so the lookup goes on even if this call is cancelled."""
     found = asyncio.wrap_future(name_lookup.begin(host, port))
     try:
         return await asyncio.wait_for(asyncio.shield(found), timeout)
     except asyncio.TimeoutError as error:
         if getattr(error, "strerror", None):
-            raise  # the answer itself
+            raise  # the lookup itself timed out
         raise name_lookup.lookup_timeout(host, timeout) from None
 
 
@@ -280,12 +280,12 @@ async def _ask(addresses: list[name_lookup.Address], head: h11.Request, body: by
 async def _read(reader: asyncio.StreamReader) -> bytes:
     try:
         return await reader.read(READ)
-    except ConnectionError as error:  # it was made, so somebody listens there
+    except ConnectionError as error:  # the connection was made, so something listens there
         raise h11.RemoteProtocolError(f"the connection was closed: {error.strerror}") from None
 
 
 async def _dial(addresses: list[name_lookup.Address]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to the first address that takes one."""
+    """Connect to the first address that accepts."""
     failed: OSError | None = None
     for address in addresses:
         try:
@@ -305,7 +305,7 @@ def _parse(address: str, target: str, body: bytes, kind: type[T]) -> T:
 
 @functools.cache
 def _secret(path: str) -> DeploymentSecret | None:
-    """What registrations are signed with; a bootstrap server without it does not look."""
+    """Return the secret that signs registrations; a bootstrap server without one ignores the signature."""
     return DeploymentSecret.read(Path(path)) if path else None
 
 
@@ -320,7 +320,7 @@ def _cause(error: Exception, timeout: float) -> str:
 
 
 def refused(url: str, status: int, text: str) -> BootstrapError:
-    """What an answer other than 200 says."""
+    """Return the error for an answer other than 200."""
     message = f"{url}: {status} {text}"
     if status in (404, 405) and "Bootstrap info not found" not in text:
         message = f"{url}: {status}; no bootstrap server there: is this a prefill's HTTP port?"

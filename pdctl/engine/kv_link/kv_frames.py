@@ -34,23 +34,23 @@ if TYPE_CHECKING:
     from pdctl.engine.ipc.channels import SocketKeys
     from pdctl.engine.transfer.transport import Pages
 
-PROTOCOL = 1  # grows whenever an older peer would misunderstand a frame
+PROTOCOL = 1  # increased whenever an older peer would misunderstand a frame
 KIND = 3
-MAX_FRAME = 8 << 20  # two million pages
+MAX_FRAME = 8 << 20  # bytes, enough for two million page ids
 MAX_TEXT = 4096
 
 Room = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Amount = Annotated[int, Meta(ge=0, le=2**53)]  # the sum of those of all ranks fits a frame, too
+Amount = Annotated[int, Meta(ge=0, le=2**53)]  # so that the sum over all ranks still fits in a frame
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 Endpoint = Annotated[str, Meta(pattern=r"^tcp://.{1,255}:[0-9]{1,5}$", max_length=280)]
-# Frames over the codec's limit should reach the codec (which logs them); far larger ones cost the peer its connection.
+# Frames over the codec's limit should reach the codec, which logs them; far larger ones cost the peer its connection.
 MAX_MESSAGE = 2 * MAX_FRAME
 QUEUE = 16384  # frames to one peer before a send is refused
-BACKLOG = 1024  # connections that wait to be accepted
-KEEPALIVE_IDLE = 30  # seconds: a host that vanished without a FIN is noticed by TCP itself
-# Addresses only: no name is looked up and no source address chosen because a frame says so.
+BACKLOG = 1024  # connections waiting to be accepted
+KEEPALIVE_IDLE = 30  # seconds: TCP itself notices a host that vanished without a FIN
+# Addresses only: a frame must not make us look up a name or choose a source address.
 ENDPOINT = re.compile(r"tcp://(?:\[(?P<six>[0-9A-Fa-f:.%\w]{2,60})\]|(?P<four>[0-9.]{7,15})):(?P<port>[0-9]{1,5})")
 
 
@@ -62,12 +62,12 @@ class RegisterKvArgs(msgspec.Struct, frozen=True, tag="register"):
     descriptor: Annotated[bytes, Meta(max_length=65536)]
     geometry: PoolGeometry
     shape: RankShape
-    instance: Text = ""  # the rank that is meant, as the bootstrap server named it; another one must refuse
+    instance: Text = ""  # the rank that is meant, as the bootstrap server named it; any other rank must refuse
     protocol: Count = PROTOCOL
 
 
 class Hello(msgspec.Struct, frozen=True, tag="register"):
-    """What of a registration every version has: enough to answer one that cannot be read."""
+    """The part of a registration that every version has: enough to answer one that cannot be decoded."""
 
     session: Name
     endpoint: Endpoint
@@ -75,7 +75,7 @@ class Hello(msgspec.Struct, frozen=True, tag="register"):
 
 
 class RegisterAck(msgspec.Struct, frozen=True, tag="registered"):
-    session: Name  # the decode's, as it registered
+    session: Name  # the decode's session, as it registered
     endpoint: Endpoint
     host: Text
     accepted: bool
@@ -84,9 +84,9 @@ class RegisterAck(msgspec.Struct, frozen=True, tag="registered"):
 
 
 class TransferInfo(msgspec.Struct, frozen=True, tag="transfer_info"):
-    """`pages` are little-endian int32 page ids. `generation` tells two uses of one room number apart.
+    """`pages` are little-endian int32 page ids. `generation` distinguishes two uses of one room number.
 
-    The decode has the first `decode_prefix_pages` pages of the prompt already: they are not in `pages`, and not sent
+    The decode already has the first `decode_prefix_pages` pages of the prompt: they are not in `pages`, and not sent
     (sglang 0.5.13 to 0.5.23: decode_prefix_len, in tokens).
     """
 
@@ -117,8 +117,8 @@ class Checksums(msgspec.Struct, frozen=True):
 class Status(msgspec.Struct, frozen=True, tag="status"):
     """`status` is a KVPoll: TRANSFERRING asks the decode to lend its thread, FAILED and SUCCESS are final.
 
-    `nbytes`, `chunks` and `descriptors`: what this prefill rank has written into this decode rank for the room;
-    `seconds` in which it wrote for the room, to whomever.
+    `nbytes`, `chunks` and `descriptors` are what this prefill rank has written into this decode rank for the room;
+    `seconds` is how long it spent writing for the room, to any decode rank.
     """
 
     room: Room
@@ -137,7 +137,7 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
-    """`notice`: the pages were never announced to this rank, so that nobody waits for an AbortAck."""
+    """`notice`: the pages were never announced to this rank, so no AbortAck is expected."""
 
     room: Room
     session: Name
@@ -167,7 +167,7 @@ codec: Codec[Frame] = Codec(
 
 
 def hello(frame: bytes) -> Hello | None:
-    """The registration in a frame of any version; None where there is none."""
+    """Return the registration in a frame of any version; None if it is not one."""
     try:
         return msgspec.msgpack.decode(frame[HEADER:], type=Hello)
     except MALFORMED:
@@ -175,7 +175,7 @@ def hello(frame: bytes) -> Hello | None:
 
 
 def other_version(theirs: int) -> str:
-    """Why a decode that speaks version `theirs` is refused."""
+    """Return why a decode that speaks version `theirs` is refused."""
     return (
         f"KV handshake version mismatch: prefill={PROTOCOL}, decode={theirs}. "
         "Run the same pdctl version on the prefill and the decode side."
@@ -187,17 +187,17 @@ def pack_pages(pages: Pages) -> bytes:
 
 
 def unpack_pages(data: bytes) -> Pages:
-    """Raises ValueError when the bytes are not whole page ids."""
+    """Return the page ids. Raise ValueError if the bytes are not a whole number of them."""
     return np.frombuffer(data, dtype="<i4").astype(np.int32, copy=False)
 
 
 def clipped(text: str) -> str:
-    """`text`, short enough for a frame."""
+    """Return `text`, cut to fit in a frame."""
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
 
 
 class LinkError(ValueError):
-    """An endpoint that cannot even be dialled."""
+    """An endpoint that cannot be dialled at all."""
 
 
 class LinkEvent(Enum):
@@ -212,7 +212,7 @@ EVENTS = {
     zmq.EVENT_DISCONNECTED: LinkEvent.LOST,
     zmq.EVENT_CONNECT_RETRIED: LinkEvent.REFUSED,
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: LinkEvent.STRANGER,
-    # Whichever side sees first that the other has other keys closes; to the slower one the peer has just left.
+    # The side that notices the wrong keys first closes the connection; the slower side sees only that the peer left.
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: LinkEvent.STRANGER,
 }
 
@@ -246,7 +246,7 @@ def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, ipv6: bool) -> z
 
 
 class Inbox:
-    """Bound to a random free port of `ip`; never to all interfaces. `keys`: peers without them get nothing through."""
+    """A PULL socket on a random free port of `ip`, never on all interfaces. Peers without `keys` cannot get through."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], ip: str, keys: SocketKeys | None = None) -> None:
         self.socket = _socket(context, zmq.PULL, ":" in ip)
@@ -262,7 +262,7 @@ class Inbox:
         self.fd, self.monitor_fd = self.socket.fileno(), self.monitor.fileno()  # for an event loop
 
     def receive(self) -> bytes | None:
-        """The next frame, or None when there is none now. Several parts are joined: no codec will take that."""
+        """Return the next frame, or None if there is none. Several parts are joined: no codec accepts the result."""
         try:
             parts = self.socket.recv_multipart(zmq.DONTWAIT)
         except zmq.Again:
@@ -270,7 +270,7 @@ class Inbox:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def turned_away(self) -> int:
-        """How many connections have failed since the last call because the peer holds another secret, or none."""
+        """Return how many connections have failed since the last call because the peer has another secret, or none."""
         count = 0
         while count < QUEUE and self.monitor.poll(0):
             recv_monitor_message(self.monitor)
@@ -284,16 +284,16 @@ class Inbox:
 
 
 class Link:
-    """Frames to one peer, in order. ZMQ would reconnect silently for ever; `events` tells what happened instead."""
+    """Frames to one peer, in order. ZMQ would reconnect silently for ever; `events` reports what happened instead."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, keys: SocketKeys | None = None) -> None:
-        """Raise LinkError if `endpoint` cannot be dialled; a peer that is not there shows in `events`."""
+        """Raise LinkError if `endpoint` cannot be dialled. A peer that is not there shows up in `events`."""
         require_address(endpoint)
         self.endpoint = endpoint
         self.closed = False
         try:
             self.socket = _socket(context, zmq.PUSH, "[" in endpoint)
-        except zmq.ZMQError as error:  # this process has as many sockets as it may have
+        except zmq.ZMQError as error:  # this process has reached its limit of sockets
             raise LinkError(f"{endpoint}: {error.strerror}") from None
         try:
             self.socket.setsockopt(zmq.SNDHWM, QUEUE)
@@ -308,7 +308,7 @@ class Link:
             raise LinkError(f"{endpoint}: {error.strerror}") from None
 
     def send(self, frame: bytes) -> bool:
-        """False when the peer has stopped reading or the link is closed."""
+        """Return False if the peer has stopped reading or the link is closed."""
         if self.closed:
             return False
         try:
@@ -326,9 +326,9 @@ class Link:
         return found
 
     def close(self, linger: float = 0.0) -> None:
-        """`linger`: seconds that frames not yet on the wire may take."""
+        """Close the link. Frames not yet on the wire have `linger` seconds to leave."""
         if not self.closed:
             self.closed = True
             self.socket.disable_monitor()
-            self.monitor.close(linger=0)  # pyzmq only forgets it; an open socket would hold up the context's end
+            self.monitor.close(linger=0)  # pyzmq only forgets it; an open socket would block the context's end
             self.socket.close(linger=int(linger * 1000))

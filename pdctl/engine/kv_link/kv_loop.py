@@ -35,44 +35,44 @@ T = TypeVar("T")
 
 CHECKSUM_THREADS = 2
 FRAMES_PER_TURN = 64  # then calls, tasks and timers get their turn
-BUSY_POLL = 1e-3  # seconds between looks at transfers that do not say when they will be done
+BUSY_POLL = 1e-3  # seconds between polls of transfers that do not say when they will be done
 CLOSE_LINGER = 1.0
-MAX_SOCKETS = 16384  # of ZMQ, three for each link; its own default, 1023, ends at the 340th
-MOST_LINGERING = 256  # links that are closed and may still send; beyond that the next one is cut off
-MOST_ANSWERS = 256  # links for single answers; the oldest leaves for the next
-ANSWER_STAYS = 1.0  # seconds a link for single answers stays open, for what it was given to leave
-TURNED_AWAY_EVERY = 10.0  # seconds between log lines about peers that hold another secret
+MAX_SOCKETS = 16384  # ZMQ sockets, three per link; ZMQ's own default of 1023 is exhausted by the 340th link
+MOST_LINGERING = 256  # closed links that may still be sending; beyond that the next one is cut off
+MOST_ANSWERS = 256  # links for single answers; a new one beyond that closes the oldest
+ANSWER_STAYS = 1.0  # seconds a link for single answers stays open so that its frames can leave
+TURNED_AWAY_EVERY = 10.0  # seconds between log lines about peers that have another secret
 DRAIN = 2.0  # seconds for peers to acknowledge that rooms have ended
-DRAIN_LOOK = 2e-3  # seconds between looks whether they have
+DRAIN_LOOK = 2e-3  # seconds between checks whether they have
 END_TASKS = 1.0  # seconds
-CLOSING_TURNS = 2  # of the loop, from the abort of a connection to the end of its socket
+CLOSING_TURNS = 2  # of the loop, from aborting a connection to closing its socket
 
 
 class Handler(Protocol):
-    """What the loop serves; every method runs on its thread."""
+    """What the loop serves. Every method runs on the loop's thread."""
 
     def on_frame(self, frame: bytes) -> None: ...
     def on_link(self, link: Link, event: LinkEvent) -> None: ...
 
     def advance(self) -> float | None:
-        """Look at whatever needs polling; when to look again (monotonic seconds), None: when something happens."""
+        """Check what needs polling. Return when to check again (monotonic seconds); None: when something happens."""
         ...
 
     def on_stop(self) -> None:
-        """The loop ends as soon as `idle`, or after DRAIN seconds: end every room."""
+        """End every room: the loop ends as soon as `idle`, or after DRAIN seconds."""
         ...
 
     @property
     def idle(self) -> bool:
-        """Nobody is owed an answer."""
+        """Whether no peer is owed an answer."""
         ...
 
     def on_death(self) -> None:
-        """The loop has ended, perhaps on an error it did not expect: nothing will be answered any more."""
+        """The loop has ended, perhaps on an unexpected error: nothing will be answered any more."""
         ...
 
     def on_crash(self, reason: str) -> None:
-        """The loop ends on an error it did not expect, before `on_death`."""
+        """The loop ends on an unexpected error; called before `on_death`."""
         ...
 
 
@@ -91,7 +91,7 @@ NEVER = NeverTimer()
 
 
 class Tasks:
-    """The coroutines of one asyncio loop. `crash` is called with an error that none of them expected."""
+    """The coroutines of one asyncio loop. `crash` is called with an error that none of them handled."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, crash: Callable[[BaseException], None]) -> None:
         self._loop = loop
@@ -103,9 +103,9 @@ class Tasks:
     ) -> asyncio.Task[None]:
         """Run `work` on the loop; cancel the task to stop it.
 
-        What a coroutine awaits may be a stranger's to say. An exception that it did not foresee is passed to `spoilt`,
-        in words, and ends what it was for: one of the few places that catch everything, because the loop serves all
-        peers. Without `spoilt` it ends the loop, and with it the rank.
+        A coroutine may await something a stranger sends. An exception it does not handle is passed to `spoilt` as text,
+        which ends what the coroutine was for. This is one of the few places that catch everything, because the loop
+        serves all peers. Without `spoilt` the exception ends the loop, and with it the rank.
         """
         task = self._loop.create_task(work)
         self._running.add(task)
@@ -124,7 +124,7 @@ class Tasks:
         spoilt(in_words(error))
 
     async def end(self) -> None:
-        """Cancel what still runs, and let it put away what it holds."""
+        """Cancel what is still running, and let it release what it holds."""
         running = tuple(self._running)
         for task in running:
             task.cancel()
@@ -136,7 +136,7 @@ class Tasks:
 
 class KvLoop:
     def __init__(self, name: str, ip: str, handler: Handler, keys: SocketKeys | None = None) -> None:
-        """`keys`: what peers must hold for their frames to be read; None: nothing."""
+        """`keys`: what peers must have for their frames to be read; None: nothing."""
         self._handler = handler
         self._keys = keys
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -145,20 +145,20 @@ class KvLoop:
         self._turned_away = 0  # connections since the last log line about them
         self._telling = False
         self._answers: OrderedDict[str, Link] = OrderedDict()  # by endpoint
-        self._lingering: deque[float] = deque()  # until when, of links that were closed with something to send
+        self._lingering: deque[float] = deque()  # times until which closed links may still be sending
         self._links: set[Link] = set()
         # asyncio's own loop makes a hand-off of 4 MiB a tenth slower (tests/bench/kv_handoff.py).
         self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self._loop.set_exception_handler(self._failed)
         self._tasks = Tasks(self._loop, self._crash)
         self._ending: asyncio.Future[None] = self._loop.create_future()
-        self._look: asyncio.TimerHandle | None = None  # when the handler wants to look again
+        self._look: asyncio.TimerHandle | None = None  # when the handler wants to poll again
         self._checksums = ThreadPoolExecutor(CHECKSUM_THREADS, thread_name_prefix=f"{name}-checksum")
         self.bootstrap = BootstrapClient()
         self._closed = False
-        self._lock = threading.Lock()  # between `call` and the end
+        self._lock = threading.Lock()  # between `call` and the end of the loop
         self.ended = False
-        self.faults: FrameFaults | None = None  # unless PDCTL_FAULTS asks for some
+        self.faults: FrameFaults | None = None  # set only if PDCTL_FAULTS asks for faults
         self._reach = fault_points.raiser("thread.kv-manager")
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -174,7 +174,7 @@ class KvLoop:
         self._thread.start()
 
     def stop(self, timeout: float = 10.0) -> bool:
-        """End the thread; frames already sent still leave. False when it did not end in `timeout` seconds."""
+        """End the thread; frames already sent still leave. Return False if it did not end within `timeout` seconds."""
         if self._closed:
             return True
         self.call(self._end)
@@ -183,7 +183,7 @@ class KvLoop:
         if self._thread.is_alive():
             return False
         self._closed = True
-        if not self.ended:  # it never began
+        if not self.ended:  # it never started
             self._finish()
         self._checksums.shutdown(wait=False, cancel_futures=True)
         self._close()
@@ -194,12 +194,12 @@ class KvLoop:
             self._ending.set_result(None)
 
     def _crash(self, error: BaseException) -> None:
-        """Nobody expected `error`: the loop ends on the first of them."""
+        """End the loop on `error`, which was not expected; the first such error is the one kept."""
         if not self._ending.done():
             self._ending.set_exception(error)
 
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """asyncio tells of a callback that raised, which nobody expected, and of errors that nobody fetched."""
+        """Handle what asyncio reports: a callback that raised unexpectedly, or an exception nothing retrieved."""
         del loop
         error = context.get("exception")
         if "future" in context or "task" in context:
@@ -212,7 +212,7 @@ class KvLoop:
     # --- what other threads ask of it
 
     def call(self, action: Callable[[], None]) -> bool:
-        """Run `action` on the loop's thread, after the calls made before it. From any thread. False: it has ended."""
+        """Run `action` on the loop's thread, after earlier calls. Any thread may call it. False: the loop has ended."""
         with self._lock:
             if self.ended:
                 return False
@@ -222,7 +222,7 @@ class KvLoop:
     # --- what its own thread asks of it
 
     def later(self, seconds: float, action: Callable[[], None]) -> Timer:
-        """Run `action` after `seconds`; never, once the loop has ended."""
+        """Run `action` after `seconds`, or never if the loop has ended by then."""
         if self.ended:
             return NEVER
         return self._loop.call_later(seconds, self._do, action)
@@ -230,28 +230,28 @@ class KvLoop:
     def spawn(
         self, work: Coroutine[object, object, None], spoilt: Callable[[str], None] | None = None
     ) -> asyncio.Task[None]:
-        """Run `work`. An exception it did not foresee goes to `spoilt`, in words; without one it ends the rank."""
+        """Run `work`. Pass an exception it does not handle to `spoilt` as text; without `spoilt` it ends the rank."""
         return self._tasks.spawn(work, spoilt)
 
     async def compute(self, work: Callable[[], T]) -> T:
-        """What `work`, which takes its time, returns; it runs on another thread."""
+        """Return the result of the slow `work`, run on another thread."""
         return await self._loop.run_in_executor(self._checksums, work)
 
     def connect(self, endpoint: str) -> Link:
-        """Raise LinkError if `endpoint` cannot be dialled."""
+        """Open a lasting link. Raise LinkError if `endpoint` cannot be dialled."""
         link = self._dial(endpoint)
         self._links.add(link)
         self._loop.add_reader(link.monitor_fd, self._watch, link)
-        self._loop.call_soon(self._watch, link)  # ZMQ's descriptor says nothing of what came before
+        self._loop.call_soon(self._watch, link)  # ZMQ's descriptor does not signal what happened before it was watched
         return link
 
     def _dial(self, endpoint: str) -> Link:
         return (self.faults.link if self.faults else Link)(self._context, endpoint, self._keys)
 
     def send_once(self, endpoint: str, frame: bytes) -> bool:
-        """Send one frame to whoever there is no lasting link to. Raise LinkError if `endpoint` cannot be dialled.
+        """Send one frame to a peer without a lasting link. Raise LinkError if `endpoint` cannot be dialled.
 
-        False when the peer has stopped reading. Nobody hears whether the frame arrives.
+        Return False if the peer has stopped reading. Whether the frame arrives is not known.
         """
         link = self._answers.get(endpoint)
         if link is None:
@@ -273,7 +273,7 @@ class KvLoop:
         link.close(linger if linger and self._may_linger(linger) else 0.0)
 
     def _may_linger(self, seconds: float) -> bool:
-        """A peer that is not there keeps a closed socket for all of its linger: only so many may wait for that."""
+        """Return whether another closed link may linger: one to an absent peer stays open for all of its linger."""
         now = time.monotonic()
         while self._lingering and self._lingering[0] < now:
             self._lingering.popleft()
@@ -288,7 +288,7 @@ class KvLoop:
         try:
             self._loop.run_until_complete(self._serve())
         except BaseException as error:
-            # Whoever could start the rank again must hear of it first: what follows may fail as well.
+            # Report it first to the part that can restart the rank: what follows may fail as well.
             known = isinstance(error, ThreadEndedError)
             self._handler.on_crash(f"its {error}" if known else f"its KV manager thread ended on {in_words(error)}")
             log.critical("KV manager thread died; every room of this rank fails", exc_info=True)
@@ -310,7 +310,7 @@ class KvLoop:
                 await self._ending
 
     def _finish(self) -> None:
-        """Take what was called in the last moment, then nothing more."""
+        """Run the calls made at the last moment, then accept no more."""
         with self._lock:
             self.ended = True
         try:
@@ -325,7 +325,7 @@ class KvLoop:
         self._advance()
 
     def _receive(self) -> None:
-        """ZMQ's descriptor signals a change of state, not a frame: read until there is none, in turns."""
+        """Read frames, in turns, until there are none: ZMQ's descriptor signals a change of state, not a frame."""
         for _ in range(FRAMES_PER_TURN):
             frame = self._inbox.receive()
             if frame is None:
@@ -343,7 +343,7 @@ class KvLoop:
         self._advance()
 
     def _advance(self) -> None:
-        """Let the handler look at what it polls, after whatever may have changed it."""
+        """Let the handler poll, after anything that may have changed what it polls."""
         if self._look is not None:
             self._look.cancel()
             self._look = None
@@ -352,7 +352,7 @@ class KvLoop:
             self._look = self._loop.call_at(at, self._advance)
 
     def _note_turned_away(self) -> None:
-        """One line at once, then one for all that come within TURNED_AWAY_EVERY seconds."""
+        """Log one line at once, then one for all that come within TURNED_AWAY_EVERY seconds."""
         self._turned_away += self._inbox.turned_away()
         if not self._telling:
             self._tell_turned_away()

@@ -1,4 +1,4 @@
-"""What the KV managers of both roles share: the rank's context, the transport, the counters, frames taken apart."""
+"""What the KV managers of both roles share: the rank's context, the transport, the counters, decoding of frames."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pdctl.engine")
 
-TEND_EVERY = 1.0  # seconds: connections that strangers opened to the transport's port and left are closed as often
+TEND_EVERY = 1.0  # seconds between closing connections that strangers opened to the transport's port and left
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def host_identity() -> str:
-    """The same for all processes of one running machine, whatever addresses it has."""
+    """Return an id that all processes of one running machine share, whatever addresses it has."""
     try:
         return BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:  # not Linux
@@ -46,7 +46,7 @@ def host_identity() -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankContext:
-    """`host` is the machine's identity, not its address. `wake` is called whenever a room changed."""
+    """`host` is the machine's identity, not its address. `wake` is called whenever a room has changed."""
 
     config: DisaggConfig
     transport: Transport
@@ -55,12 +55,12 @@ class RankContext:
     loop: KvLoop
     wake: Callable[[], None]
     host: str
-    rate: LogRate = field(default_factory=lambda: LogRate(log))  # for what peers and clients can repeat
+    rate: LogRate = field(default_factory=lambda: LogRate(log))  # for what peers and clients can trigger repeatedly
     _warned: set[str] = field(default_factory=set)
 
     @property
     def endpoint(self) -> str:
-        """This rank's PULL socket, as peers dial it."""
+        """This rank's PULL socket, at the address peers dial."""
         return self.loop.endpoint
 
     def warn_once(self, text: str) -> None:
@@ -70,9 +70,9 @@ class RankContext:
 
 
 class KvManager(ABC):
-    """`wake` is called on the manager's thread whenever a room changed; it must not block.
+    """`wake` is called on the manager's thread whenever a room has changed; it must not block.
 
-    `died` is called there with a reason when the thread ends on an error nobody expected.
+    `died` is called there with a reason if the thread ends on an unexpected error.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class KvManager(ABC):
         self._rejected = 0
 
     def _prepared(self, transport: Transport, config: DisaggConfig) -> Transport:
-        """`transport` as this role uses it."""
+        """Return `transport`, wrapped as this role needs it."""
         del config
         return transport
 
@@ -116,7 +116,7 @@ class KvManager(ABC):
 
     @property
     def endpoint(self) -> str:
-        """This rank's PULL socket, as peers dial it."""
+        """This rank's PULL socket, at the address peers dial."""
         return self.loop.endpoint
 
     def start(self) -> None:
@@ -124,7 +124,7 @@ class KvManager(ABC):
         self.loop.call(self._tend)
 
     def _tend(self) -> None:
-        """What nobody asks for, and would be missed: see TEND_EVERY."""
+        """Do the regular upkeep that no request triggers, every TEND_EVERY seconds."""
         self._open_files.look()
         if self.transport.caps.peer_progress:
             self.transport.close_left()
@@ -132,11 +132,11 @@ class KvManager(ABC):
 
     @property
     def ended(self) -> bool:
-        """The manager's thread is gone: every room has failed and new ones fail at once."""
+        """Whether the manager's thread has ended: every room has failed and new ones fail at once."""
         return self.loop.ended
 
     def close(self) -> None:
-        """Fail the rooms that are left, wait a moment for the peers to agree, and give the transport back."""
+        """Fail the rooms that are left, wait briefly for the peers to acknowledge, and close the transport."""
         if self.loop.stop():
             self.transport.close()
         else:
@@ -162,7 +162,7 @@ class KvManager(ABC):
             self._decode_frame(frame)
 
     def _decode_frame(self, frame: bytes) -> bool:
-        """A frame nobody can read is dropped with a line in the log; the thread goes on (sglang 0.5.13's died)."""
+        """Drop a frame that cannot be decoded, with a log line; the thread goes on (that of sglang 0.5.13 died)."""
         try:
             message = codec.decode(frame)
         except FrameError as error:
@@ -176,10 +176,10 @@ class KvManager(ABC):
         return True
 
     def _deliver(self, message: Frame) -> None:
-        """One of the few places that catch everything: this thread serves all peers, and a frame is one peer's.
+        """Handle a frame. One of few places that catch everything: a frame is one peer's, the thread serves them all.
 
-        What a frame can say is checked where it is used. What nobody foresaw ends the session that sent it, with a
-        traceback in the log, and no other; errors of anything but a frame still end the thread, and with it the rank.
+        What a frame can contain is checked where it is used. An unexpected error ends the session that sent the frame,
+        with a traceback in the log, and no other; errors outside a frame still end the thread, and with it the rank.
         """
         try:
             self.on_message(message)
@@ -194,7 +194,7 @@ class KvManager(ABC):
 
     @abstractmethod
     def on_poisonous(self, message: Frame, why: str) -> None:
-        """A frame that could be read raised an error nobody expected: end what its session has here."""
+        """A frame that could be decoded raised an unexpected error: end what its session has here."""
 
     @abstractmethod
     def on_message(self, message: Frame) -> None: ...
@@ -220,16 +220,16 @@ class KvManager(ABC):
 
 
 class RoomNotices:
-    """One frame each, without an answer: where it does not arrive, the prefill's own deadline still holds."""
+    """Sends one frame per room, without an answer: if it does not arrive, the prefill's own deadline still holds."""
 
     def __init__(self, loop: KvLoop, address: str) -> None:
-        """`address`: the bootstrap server that knows the ranks."""
+        """`address` is that of the bootstrap server that knows the ranks."""
         self._loop = loop
         self._address = address
         self._endpoints: dict[RankKey, str] = {}
 
     def forget(self) -> None:
-        """The ranks may be others by now."""
+        """Forget the endpoints: the ranks may be different ones by now."""
         self._endpoints.clear()
 
     def give(self, key: RankKey, frame: Abort, unproven: str = "") -> None:

@@ -1,7 +1,7 @@
 """A rank's settings and shape; which prefill ranks write into one decode rank, and whether the two sides fit.
 
-A decode first sees what the bootstrap server tells (`check`); the rest is compared by the prefill rank it registers
-with (`mismatch`). Either way both shapes are in the sentence.
+A decode first checks what the bootstrap server says (`check`); the prefill rank it registers with compares the rest
+(`mismatch`). Both messages name both shapes.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ log = logging.getLogger("pdctl.engine")
 Size = Annotated[int, Meta(ge=1, le=1 << 20)]
 Index = Annotated[int, Meta(ge=0, lt=1 << 20)]
 Name = Annotated[str, Meta(max_length=256)]
-MAX_GROUP = 1024  # ranks of one DP group: a decode asks for, dials and registers with as many as an answer says
+MAX_GROUP = 1024  # ranks of one DP group: a decode asks for, dials and registers with as many as an answer names
 SGLANG_SENTENCES = ("Page size mismatch: ", "KV cache dtype mismatch: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisaggConfig:
-    """`bootstrap_*` is a prefill's own server; a decode learns it per request.
+    """`bootstrap_*` is a prefill's own server; a decode learns it from each request.
 
     `dp_*` counts replicas of the instance (SGLang's system DP), `attn_dp_*` the attention DP groups of one TP group;
-    one of the two sizes is 1. `model`, `layers` and `kv_heads` are the whole model's; 0: as this rank's pool implies.
+    one of the two sizes is 1. `model`, `layers` and `kv_heads` are the whole model's; 0: derived from this rank's pool.
     """
 
     role: str  # prefill | decode
@@ -48,7 +48,7 @@ class DisaggConfig:
     bootstrap_host: str = ""
     bootstrap_port: int = 0
     http_port: int = 0
-    model: str = ""  # the same for all engines whose KV cache means the same
+    model: str = ""  # the same for all engines whose KV caches are interchangeable
     layers: int = 0
     kv_heads: int = 0
     attn_tp_rank: int = 0
@@ -60,28 +60,28 @@ class DisaggConfig:
     pp_rank: int = 0
     pp_size: int = 1
     load_balance_method: str = FOLLOW_ROOM
-    query_dp_rank: bool = False  # SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK: even where it follows the room
+    query_dp_rank: bool = False  # SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK: even if it follows the room
     bootstrap_timeout: float = 300.0
     waiting_timeout: float = 300.0
     heartbeat_interval: float = 5.0
     heartbeat_max_failure: int = 2
     registration_delay: float = 1.0  # before the second attempt, then doubled (sglang 0.5.23)
     topology_timeout: float = 15.0  # sglang 0.5.23: 15 attempts, one a second
-    connect_timeout: float = 5.0  # a rank's answer to a registration
-    unclaimed_ttl: float = 30.0  # how long a prefill keeps a page list nobody has asked for
-    refusal_ttl: float = 60.0  # how long a prefill remembers that a decode gave a room up before its request came
-    transfer_threads: int = 0  # decode ranks are shared out to so many; 0: by cores
+    connect_timeout: float = 5.0  # for a rank's answer to a registration
+    unclaimed_ttl: float = 30.0  # how long a prefill keeps a page list that no request has claimed
+    refusal_ttl: float = 60.0  # how long a prefill remembers that a decode gave up a room before its request came
+    transfer_threads: int = 0  # threads that decode ranks are spread over; 0: by cores
     drain_grace: float = 30.0  # sglang 0.5.23 DEFERRED_DECODE_KV_RELEASE_TIMEOUT
-    tell_unclaimed: bool = True  # whether the decode hears of it when its page list is dropped (SGLang's never does)
-    tell_given_up: bool = True  # whether the prefill hears of a room given up before its page list (SGLang's: never)
+    tell_unclaimed: bool = True  # whether the decode is told that its page list was dropped (SGLang's never is)
+    tell_given_up: bool = True  # whether the prefill is told of a room given up before its page list (SGLang's: never)
     secret: DeploymentSecret | None = None  # without it peers need none, and any that reaches the port is served
-    faults: str = ""  # of this rank's transport, beside those of PDCTL_FAULTS
+    faults: str = ""  # of this rank's transport, in addition to those of PDCTL_FAULTS
 
     @property
     def write_grace(self) -> float:
         """How long a prefill lets a write of a failed room go on: half of what the decode waits before it reuses pages.
 
-        The word of the failure takes its time to get here.
+        The other half allows for the time that news of the failure takes to arrive.
         """
         return self.drain_grace / 2
 
@@ -91,7 +91,7 @@ class DisaggConfig:
 
     @property
     def dp_group(self) -> int:
-        """Which of the instance's `dp_groups` this rank serves: what a request's prefill dp rank names."""
+        """Which of the instance's `dp_groups` this rank serves; the prefill DP rank in a request means this number."""
         return self.attn_dp_rank if self.dp_size == 1 else self.dp_rank
 
     @property
@@ -100,11 +100,11 @@ class DisaggConfig:
 
     @property
     def follows_room(self) -> bool:
-        """Prefill dp rank = room % dp_groups, on both sides; `auto` means that on a prefill (sglang 0.5.23)."""
+        """Whether prefill DP rank = room % dp_groups, on both sides; `auto` means that on a prefill (sglang 0.5.23)."""
         return self.load_balance_method in (FOLLOW_ROOM, "auto")
 
     def is_fake(self, bootstrap_host: str) -> bool:
-        """Warm-up and health requests name FAKE_BOOTSTRAP_HOST: neither side moves a byte for them."""
+        """Return whether a request names FAKE_BOOTSTRAP_HOST (warm-up, health): neither side moves a byte for it."""
         return self.backend == "fake" or bootstrap_host == FAKE_BOOTSTRAP_HOST
 
 
@@ -153,7 +153,7 @@ class RankShape(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """Everything both sides must agree on, or must be able to bridge."""
+        """Everything both sides must agree on, or be able to convert."""
         attention = "MLA" if self.mla else f"{self.num_kv_heads} KV heads"
         return (
             f"{self.model or 'model ?'}: {self.num_layers} layers, {attention}, head_dim={self.head_dim}, "
@@ -162,21 +162,21 @@ class RankShape(msgspec.Struct, frozen=True):
 
 
 def room_page_bytes(decode: RankShape, geometry: PoolGeometry) -> int:
-    """One page of a room over all ranks of the decode's group; `geometry` is any of theirs."""
+    """Return the bytes of one page of a room over all ranks of the decode's group; `geometry` is any of theirs."""
     return decode.kv_model.written(decode.attn_tp_size) * geometry.page_size * geometry.head_dim * geometry.itemsize
 
 
 def served(attn_tp: int, pp: int, dp: int, page_size: int | None, kv_dtype: str | None) -> str:
-    """The part of a shape that a bootstrap server knows."""
+    """Return the part of a shape that a bootstrap server knows."""
     return f"attn_tp_size={attn_tp} pp_size={pp} dp_size={dp} page_size={page_size} kv_cache_dtype={kv_dtype}"
 
 
 class MismatchError(ValueError):
-    """A prefill and a decode that cannot serve one another."""
+    """A prefill and a decode that cannot work together."""
 
 
 def log_mismatch(address: str, text: str) -> None:
-    """A decode's line: sglang's own where it has one, so that its readers know it."""
+    """Log a decode's line: sglang's own wording if there is one, so that log readers recognise it."""
     if text.startswith(SGLANG_SENTENCES):
         log.error("%s", text)
     else:
@@ -184,7 +184,7 @@ def log_mismatch(address: str, text: str) -> None:
 
 
 def check(decode: RankShape, info: ParallelInfo) -> PullTargets:
-    """The prefill ranks that write into this decode rank. Raises MismatchError with both shapes."""
+    """Return the prefill ranks that write into this decode rank. Raise MismatchError with both shapes."""
     reason = _terms(info.page_size, decode.page_size, info.kv_cache_dtype, decode.kv_dtype)
     if not reason and info.attn_cp_size != 1:
         reason = f"Context parallelism: prefill has attn_cp_size={info.attn_cp_size}, this engine moves KV from 1 only"
@@ -200,7 +200,7 @@ def check(decode: RankShape, info: ParallelInfo) -> PullTargets:
 
 
 def mismatch(prefill: RankShape, decode: RankShape) -> str:
-    """Why this pair cannot work, with both shapes; empty when it can."""
+    """Return why this pair cannot work, with both shapes; empty if it can."""
     reason = _terms(prefill.page_size, decode.page_size, prefill.kv_dtype, decode.kv_dtype) or _models(prefill, decode)
     if not reason:
         try:
@@ -253,10 +253,10 @@ def both(reason: str, prefill: str, decode: RankShape) -> str:
 
 
 def rank_keys(dp: int, found: PullTargets) -> tuple[RankKey, ...]:
-    """Every rank to register with, within DP group `dp`, in the order SGLang contacts them."""
+    """Return every rank to register with, within DP group `dp`, in the order SGLang contacts them."""
     return tuple(RankKey(dp, cp, tp, pp) for cp in found.cp_ranks for tp in found.tp_ranks for pp in found.pp_ranks)
 
 
 def leader_key(dp: int) -> RankKey:
-    """The rank of DP group `dp` whose word the prefill's client hears."""
+    """Return the rank of DP group `dp` whose failure the prefill's client is told."""
     return RankKey(dp, 0, 0, 0)

@@ -1,7 +1,7 @@
 """Where a room stands (SGLang's KVPoll, 0.5.23), what it has moved, why it failed; and rooms without a peer.
 
 A failure has a stable code, and SGLang's own sentence followed by what was missing and where. Requests that name the
-fake bootstrap host (warm-up and health) get a room whose other end never has to be waited for.
+fake bootstrap host (warm-up and health) get a room whose other end is never waited for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ABORTED_BY_DECODE = "Aborted by decode-side abort notification."
 
 
 class KVPoll(IntEnum):
-    """Ranks of a tensor-parallel group agree by the minimum: one failed rank fails all, the slowest decides."""
+    """Ranks of a tensor-parallel group agree on the minimum: one failed rank fails all, the slowest decides."""
 
     FAILED = 0
     BOOTSTRAPPING = 1
@@ -36,7 +36,7 @@ class KVPoll(IntEnum):
         return self in (KVPoll.FAILED, KVPoll.SUCCESS)
 
     def advanced(self, to: KVPoll) -> KVPoll:
-        """The later of the two: a state only increases, a failure wins over any unfinished state, final ones stay."""
+        """Return the later state: states only increase, a failure overrides any unfinished state, final ones stay."""
         if self.final:
             return self
         return to if to == KVPoll.FAILED else max(self, to)
@@ -44,10 +44,10 @@ class KVPoll(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TransferStats:
-    """What one room has moved so far, to or from this rank: the ranks of an instance add up to the room.
+    """What one room has moved so far, to or from this rank; the ranks of an instance add up to the room.
 
-    Seconds; bytes. `handshake` ends when the other side is known to be ready. `transfer` is the whole of what follows,
-    the prefill's computing between two chunks with it, and `moving` the part of it in which bytes moved. `descriptors`
+    Seconds and bytes. `handshake` ends when the other side is known to be ready. `transfer` is everything after that,
+    including the prefill's computing between two chunks; `moving` is the part of it in which bytes moved. `descriptors`
     are contiguous blocks, and `room_nbytes` is what all ranks together move for these pages.
     """
 
@@ -62,13 +62,13 @@ class TransferStats:
 
     @property
     def gb_s(self) -> float:
-        """10⁹ bytes a second while bytes moved; 0 where none did."""
+        """10⁹ bytes per second while bytes moved; 0 if none did."""
         return self.nbytes / self.moving / 1e9 if self.moving > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerStats:
-    """A KV manager's life so far; `rooms` and `draining` are the present."""
+    """Totals since a KV manager started; `rooms` and `draining` are current counts."""
 
     rooms: int
     draining: int
@@ -102,14 +102,14 @@ class FailureCode(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """`code` is one of FailureCode, or whatever a newer peer sent."""
+    """`code` is one of FailureCode, or a code that a newer peer sent."""
 
     code: str
     message: str
 
 
 class RoomFailedError(Exception):
-    """What a room waited for will not come; `failure` says why."""
+    """Something a room waited for will not come; `failure` says why."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -120,29 +120,29 @@ def aborted(reason: str) -> Failure:
     return Failure(FailureCode.ABORTED.value, reason)
 
 
-# What one side saw of the pair is as true for the other's client; of anything else SGLang's sentence is told.
+# With these codes, what one side saw holds for the other side's client too; with any other it gets SGLang's sentence.
 SHARED = (
     FailureCode.MISMATCH.value,
     FailureCode.RANK_UNREACHABLE.value,
     FailureCode.DP_CONFLICT.value,
     FailureCode.NO_DP_RANK.value,
 )
-# DP ranks are named by the request alone: no other pair would serve it, and no router should think less of this one.
+# Only the request names DP ranks: no other pair would serve it, and a router should not blame this one.
 THE_REQUESTS = (FailureCode.DP_CONFLICT.value, FailureCode.NO_DP_RANK.value)
 
 
 def http_status(code: str) -> int:
-    """What the client of a room that failed gets."""
+    """Return the HTTP status for the client of a failed room."""
     return 400 if code in THE_REQUESTS else 500
 
 
 def given_up(code: str, reason: str) -> Failure:
-    """What a prefill rank makes of an abort."""
+    """Return the failure that a prefill rank derives from an abort."""
     return Failure(code, reason) if code in SHARED and reason else aborted(ABORTED_BY_DECODE)
 
 
 def timed_out(room: int, seconds: float, limit: float, state: KVPoll, missing: str) -> Failure:
-    """`missing` names what did not come and from where. A wait far beyond its limit shows that this process hung."""
+    """`missing` names what did not come, and from where. A wait far beyond its limit shows that this process hung."""
     code = FailureCode.BOOTSTRAP_TIMEOUT if state == KVPoll.BOOTSTRAPPING else FailureCode.WAITING_TIMEOUT
     waited = f"Request {room} timed out after {seconds:.1f}s in {state.label} (limit {limit:.1f}s)"
     return Failure(code.value, f"{waited}: {missing}")
@@ -198,7 +198,7 @@ class FakeSender:
 
 
 class FakeReceiver:
-    """For requests that name the fake bootstrap host: ready at once, arrived as soon as the pages are announced."""
+    """For requests that name the fake bootstrap host: ready at once, and done as soon as the pages are announced."""
 
     failure: Failure | None = None
     peers: tuple[str, ...] = ()
@@ -218,7 +218,7 @@ class FakeReceiver:
         return self._state
 
     def send_metadata(self, pages: Pages, prefix_pages: int = 0) -> None:
-        """`metadata` stays empty: there is no first token, and the scheduler takes any."""
+        """`metadata` stays empty: there is no first token, and the scheduler accepts any."""
         del prefix_pages
         self.stats = TransferStats(pages=len(pages))
         self.metadata = b""
