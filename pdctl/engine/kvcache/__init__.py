@@ -1,1 +1,1 @@
-"""The paged KV pool and who owns which page."""
+"""The paged KV pool and the bookkeeping of its pages."""

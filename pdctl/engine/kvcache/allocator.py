@@ -1,13 +1,13 @@
 """Who holds which KV pages: contiguous runs of free ones, and the pages that each running request reads.
 
 Contiguous, so that transfers merge and attention reads without a copy. A request's pages are kept in token order
-(sglang's req_to_token, by page instead of by token); some of them may belong to the prefix cache: those are the row's
-to read and not to give back.
+(sglang's req_to_token, by page instead of by token). Some of them may belong to the prefix cache: the row reads those
+but does not give them back.
 
-The prefix cache keeps pages after their request, found again by the tokens they hold (sglang 0.5.23
+The prefix cache keeps pages after their request and finds them again by the tokens they hold (sglang 0.5.23
 srt/mem_cache/radix_cache.py): a tree over token ids, page by page, whose edges carry whole pages of tokens and the
-pages of the pool that hold their K and V. A request locks the path it reads, which keeps every page of it; what nobody
-locks goes when pages run out, the end of the least recently used branch first. Clocks play no part in it, so every rank
+pages of the pool that hold their K and V. A request locks the path it reads, which keeps every page of it. When pages
+run out, unlocked ones are evicted, the end of the least recently used branch first. No clock is involved, so every rank
 of a group decides alike.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Pages = npt.NDArray[np.int32]
 
-RESERVED_PAGES = 1  # page 0: where padded and dummy writes go; never handed out
+RESERVED_PAGES = 1  # page 0: the target of padded and dummy writes; never handed out
 
 
 class PageLeakError(RuntimeError):
@@ -54,9 +54,11 @@ class PageAllocator:
         return self.num_pages - RESERVED_PAGES - self._free
 
     def alloc(self, count: int, after: int = -1) -> Pages | None:
-        """`count` pages, or None when fewer are free: the shortest run that holds them all, else the longest first.
+        """Return `count` pages, from the shortest run that holds them all, else the longest first; None if fewer are
+        free.
 
-        `after`: a page whose owner wants more. The pages right behind it come first, so that its run stays one.
+        `after` is a page whose owner wants more. The pages right behind it come first, so that its run stays
+        contiguous.
         """
         if count < 0:
             raise ValueError(f"cannot allocate {count} pages")
@@ -76,7 +78,7 @@ class PageAllocator:
         return pages
 
     def free(self, pages: Pages | Sequence[int]) -> None:
-        """Give pages back. Raises PageLeakError, and frees nothing, when one of them is not out."""
+        """Give pages back. If one of them is not allocated, raise PageLeakError and free nothing."""
         given = np.unique(np.asarray(pages, dtype=np.int32))
         if len(given) != len(pages):
             raise PageLeakError(f"a page is named twice in one free: {np.sort(np.asarray(pages)).tolist()}")
@@ -93,7 +95,7 @@ class PageAllocator:
             self._insert(int(run[0]), len(run))
 
     def check(self, expected_used: int | None = None) -> None:
-        """Raise PageLeakError unless the books balance; `expected_used` is 0 when the scheduler is idle."""
+        """Raise PageLeakError unless the counts agree; `expected_used` is 0 when the scheduler is idle."""
         listed = sum(self._lengths)
         used = int(self._used.sum())
         if listed != self._free or used + self._free != self.num_pages - RESERVED_PAGES:
@@ -106,7 +108,7 @@ class PageAllocator:
             raise PageLeakError(f"KV pool leak: {used} pages out, {expected_used} expected; the first: {held}")
 
     def _take(self, count: int) -> Pages:
-        """The start of the best run: at most `count` pages of it."""
+        """Take at most `count` pages from the start of the best run."""
         fitting = min((length for length in self._lengths if length >= count), default=0)
         return self._take_at(self._lengths.index(fitting or max(self._lengths)), count)
 
@@ -121,7 +123,7 @@ class PageAllocator:
         return np.arange(start, start + taken, dtype=np.int32)
 
     def _insert(self, start: int, length: int) -> None:
-        """Add a free run, joined with its neighbours."""
+        """Add a free run, merged with its neighbours."""
         index = bisect_left(self._starts, start)
         if index < len(self._starts) and start + length == self._starts[index]:
             length += self._lengths[index]
@@ -148,7 +150,7 @@ class PageTable:
         return len(self._free)
 
     def acquire(self) -> int | None:
-        """A free row, or None when every row is taken."""
+        """Return a free row, or None if every row is taken."""
         if not self._free:
             return None
         row = self._free.pop()
@@ -158,7 +160,7 @@ class PageTable:
         return row
 
     def extend(self, row: int, pages: Pages) -> None:
-        """Append pages to a row. Raises IndexError, naming the limit, when the row is full."""
+        """Append pages to a row. Raise IndexError with the limit if the row is full."""
         self._require(row)
         start = int(self._used[row])
         end = start + len(pages)
@@ -168,12 +170,12 @@ class PageTable:
         self._used[row] = end
 
     def lend(self, row: int, start: int, stop: int) -> None:
-        """The pages from `start` to `stop` belong to the prefix cache: `release` will not hand them back."""
+        """Mark the pages from `start` to `stop` as the prefix cache's: `release` will not hand them back."""
         self._require(row)
         self._lent[row, start:stop] = True
 
     def truncate(self, row: int, keep: int) -> Pages:
-        """Take the pages after the first `keep` out of a row; returns a copy of them, for PageAllocator.free."""
+        """Drop all but the first `keep` pages of a row. Return a copy of those dropped, for PageAllocator.free."""
         self._require(row)
         if self._lent[row, keep:].any():
             raise PageLeakError(f"row {row}: pages after the first {keep} belong to the prefix cache")
@@ -182,13 +184,13 @@ class PageTable:
         return gone
 
     def pages(self, row: int) -> Pages:
-        """The row's pages: a view, valid until the row is extended or released."""
+        """Return the row's pages: a view, valid until the row is extended or released."""
         self._require(row)
         view: Pages = self._pages[row, : self._used[row]]
         return view
 
     def release(self, row: int) -> Pages:
-        """Free the row and hand back a copy of the pages it owned, for PageAllocator.free."""
+        """Free the row and return a copy of the pages it owned, for PageAllocator.free."""
         pages: Pages = self.pages(row)[~self._lent[row, : self._used[row]]]
         self._taken[row] = False
         self._free.append(row)
@@ -212,7 +214,9 @@ NO_TOKENS: Tokens = np.empty(0, dtype=np.int32)
 
 
 class Node:
-    """One edge and its end: `pages` hold the K and V of `tokens`; `locks` counts the requests that read them."""
+    """An edge and the node at its end: `pages` hold the K and V of `tokens`; `locks` counts the requests that read
+    them.
+    """
 
     __slots__ = ("children", "locks", "pages", "parent", "tokens", "used")
 
@@ -226,40 +230,40 @@ class Node:
 
     @property
     def evictable(self) -> bool:
-        """Whether its last page may go: nothing hangs on it and nobody reads it."""
+        """Whether its last page may be evicted: it has no children and no request reads it."""
         return self.parent is not None and not self.children and not self.locks
 
 
 class PrefixHit(NamedTuple):
-    """The longest known beginning of a sequence of tokens, in whole pages."""
+    """The longest cached prefix of a sequence of tokens, in whole pages."""
 
     node: Node
     pages: Pages
 
 
 class Inserted(NamedTuple):
-    """`known` leading pages were in the tree before; it has taken over the others. `node` ends the sequence."""
+    """The first `known` pages were in the tree already; it has taken over the others. `node` ends the sequence."""
 
     node: Node
     known: int
 
 
 class RadixCache:
-    """Pages it holds are out of the allocator's hands, and count as available as long as nobody locks them."""
+    """Its pages are not in the allocator's hands, but count as available while no request locks them."""
 
     def __init__(self, page_size: int, allocator: PageAllocator) -> None:
         self._page_size = page_size
         self._allocator = allocator
         self._root = Node(NO_TOKENS, NO_TOKENS, None, 0)
         self._tick = 0
-        self._leaves: list[tuple[int, int, Node]] = []  # (used, serial, node); entries that no longer hold are skipped
+        self._leaves: list[tuple[int, int, Node]] = []  # (used, serial, node); outdated entries are skipped
         self._serial = 0
         self._nodes = 0
         self.pages = 0
         self.evictable_pages = 0
 
     def match(self, tokens: Tokens) -> PrefixHit:
-        """What is known of the beginning of `tokens`. Lock the node before anything else is allocated."""
+        """Return the cached prefix of `tokens`. Lock its node before anything else is allocated."""
         node, found = self._root, []
         at = 0
         while True:
@@ -274,7 +278,7 @@ class RadixCache:
         return PrefixHit(node, np.concatenate(found) if found else NO_TOKENS)
 
     def insert(self, tokens: Tokens, pages: Pages) -> Inserted:
-        """Keep `pages`, which hold `tokens` (whole pages of them), except those whose tokens are known already."""
+        """Keep `pages`, which hold `tokens` (whole pages only), except those whose tokens are cached already."""
         if len(tokens) != len(pages) * self._page_size:
             raise ValueError(f"{len(tokens)} tokens do not fill {len(pages)} pages of {self._page_size}")
         node, matched = self.match(tokens)
@@ -307,7 +311,7 @@ class RadixCache:
         self._touch(node)
 
     def evict(self, count: int) -> int:
-        """Give at least `count` pages back to the allocator, or all that nobody reads; returns how many."""
+        """Give at least `count` pages, or all that no request reads, back to the allocator. Return how many."""
         gone = 0
         while gone < count and self._leaves:
             used, _, node = heapq.heappop(self._leaves)
@@ -320,11 +324,11 @@ class RadixCache:
         return gone
 
     def clear(self) -> int:
-        """Forget everything nobody reads; returns how many pages became free."""
+        """Evict everything that no request reads. Return how many pages became free."""
         return self.evict(self.pages)
 
     def check(self, idle: bool = False) -> None:
-        """Raise PageLeakError unless the books balance; `idle`: nobody may hold a lock."""
+        """Raise PageLeakError unless the counts agree. With `idle`, no page may be locked."""
         nodes = list(self._walk())
         held = sum(len(node.pages) for node in nodes)
         free = sum(len(node.pages) for node in nodes if not node.locks)
@@ -337,17 +341,17 @@ class RadixCache:
             raise PageLeakError(f"prefix cache leak: {held - free} pages are locked while nothing runs")
 
     def _key(self, tokens: Tokens, at: int) -> bytes:
-        """The tokens of the page at `at`; less than a page is never a key."""
+        """Return the tokens of the page at `at`; less than a full page is never a key."""
         return tokens[at : at + self._page_size].tobytes()
 
     def _common(self, known: Tokens, asked: Tokens) -> int:
-        """Leading pages that both have."""
+        """Return the number of leading pages that both share."""
         length = min(len(known), len(asked))
         differ = np.flatnonzero(known[:length] != asked[:length])
         return int(differ[0] if len(differ) else length) // self._page_size
 
     def _split(self, node: Node, at: int) -> Node:
-        """Cut the edge after `at` pages; the new upper part is returned, `node` stays the lower one."""
+        """Cut the edge after `at` pages. Return the new upper part; `node` stays the lower one."""
         parent = node.parent
         assert parent is not None
         cut = at * self._page_size
@@ -360,7 +364,8 @@ class RadixCache:
         return upper
 
     def _cut(self, node: Node, keep: int) -> None:
-        """Forget the pages of a leaf after the first `keep`. An empty leaf goes, and its parent may be one then."""
+        """Drop the pages of a leaf after the first `keep`. An empty leaf is removed, which may make its parent a leaf.
+        """
         lost = len(node.pages) - keep
         self.pages -= lost
         self.evictable_pages -= lost
@@ -375,7 +380,7 @@ class RadixCache:
         self._offer(parent)
 
     def _touch(self, node: Node) -> None:
-        """Everything up to `node` was used just now."""
+        """Mark every node up to `node` as just used."""
         self._tick += 1
         for one in self._path(node):
             one.used = self._tick
@@ -391,7 +396,7 @@ class RadixCache:
             heapq.heapify(self._leaves)
 
     def _path(self, node: Node | None) -> Iterator[Node]:
-        """From `node` up, the root left out: it has no pages."""
+        """Yield the nodes from `node` upwards, without the root, which has no pages."""
         while node is not None and node.parent is not None:
             yield node
             node = node.parent

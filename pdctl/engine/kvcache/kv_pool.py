@@ -1,4 +1,4 @@
-"""One rank's KV memory as tensors: the same bytes the transfer engine moves and attention reads.
+"""One rank's KV memory as tensors: the same bytes that transports move and attention reads.
 
 A retracted request's pages are copied to the host (sglang 0.5.23 --disaggregation-decode-retraction-backup cpu_tensor).
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class KVPool:
-    """Pages of K and V (MLA: of latents) for every layer, over memory of the transport or over memory of its own."""
+    """Pages of K and V (MLA: of latents) for every layer, over memory of the transport or of its own."""
 
     def __init__(
         self,
@@ -39,12 +39,12 @@ class KVPool:
         shape = (slabs, pages, geometry.page_size, geometry.kv_heads, geometry.head_dim)
         strides = (geometry.slab_stride, geometry.page_stride, geometry.token_stride, geometry.head_stride)
         self._slabs = elements.as_strided(shape, (*(stride // dtype.itemsize for stride in strides), 1))
-        # Flat in every layout. A row is what lies together of a token of one slab, a strip the same of a page of one
+        # Flat in every layout. A row is the contiguous part of one token of one slab, a strip that of one page of one
         # slab: all heads, or one in head-major. An item is one page of one slab.
         self.rows = elements.view(-1, geometry.token_stride // dtype.itemsize)
         self.strips = self.rows.view(-1, geometry.page_size * self.rows.shape[1])
         self.items = elements.view(slabs * pages, -1)
-        # [slabs, 1, kv_heads, pages * page_size, head_dim] in place; None where the pages of a slab stand apart.
+        # A view [slabs, 1, kv_heads, pages * page_size, head_dim]; None if the pages of a slab are not adjacent.
         self.tokens: torch.Tensor | None = None
         if geometry.page_stride == geometry.page_size * geometry.token_stride:
             self.tokens = self._slabs.flatten(1, 2).transpose(1, 2).unsqueeze(1)
@@ -60,7 +60,7 @@ class KVPool:
         stage: int = 0,
         stages: int = 1,
     ) -> PoolGeometry:
-        """The pool one of `attn_tp_size` ranks of a pipeline stage needs. `num_pages` counts the reserved page 0."""
+        """Return the pool that one of `attn_tp_size` ranks of a stage needs. `num_pages` counts the reserved page 0."""
         return PoolGeometry(
             layers=len(stage_layers(config.layers, stages, stage)),
             slabs_per_layer=config.slabs_per_layer,
@@ -73,18 +73,18 @@ class KVPool:
         )
 
     def k(self, layer: int) -> torch.Tensor:
-        """[num_pages, page_size, kv_heads, head_dim], strided in page-major and head-major."""
+        """Return [num_pages, page_size, kv_heads, head_dim], strided in page-major and head-major."""
         return self._slabs[self.geometry.slabs_per_layer * layer]
 
     def v(self, layer: int) -> torch.Tensor:
-        """The same slab as `k` where a layer has one."""
+        """Return V in the same shape as `k`; the same slab as `k` if a layer has only one."""
         return self._slabs[self.geometry.slabs_per_layer * (layer + 1) - 1]
 
 
 def _as_bytes(buffer: memoryview | torch.Tensor | None, nbytes: int, device: torch.device) -> torch.Tensor:
-    """Exactly `nbytes` of `buffer` as uint8, or fresh memory."""
+    """Return exactly `nbytes` of `buffer` as uint8, or new memory."""
     if buffer is None:
-        # Written once here: the first transfer into untouched pages costs ten times a warm one (page faults).
+        # Zeroed here: the first transfer into untouched pages takes ten times as long as a later one (page faults).
         return torch.empty(nbytes, dtype=torch.uint8, device=device).zero_()
     flat = buffer if isinstance(buffer, torch.Tensor) else torch.frombuffer(buffer, dtype=torch.uint8)
     if flat.dtype != torch.uint8 or flat.numel() < nbytes:
@@ -93,7 +93,7 @@ def _as_bytes(buffer: memoryview | torch.Tensor | None, nbytes: int, device: tor
 
 
 class Backup:
-    """A copy of some pages, every layer of them: what `restore` writes is what was there, bit for bit."""
+    """A copy of some pages, in every layer: `restore` writes back what was there, bit for bit."""
 
     def __init__(self, pool: KVPool, pages: Pages) -> None:
         self._copy = pool.items.index_select(0, _items(pool, pages)).to("cpu")
@@ -104,14 +104,14 @@ class Backup:
         return self._copy.nbytes
 
     def restore(self, pool: KVPool, pages: Pages) -> None:
-        """Write the copy into `pages`, as many as were taken, in the same order."""
+        """Write the copy into `pages`, of which there must be as many as were copied, in the same order."""
         if len(pages) != self.pages:
             raise ValueError(f"a backup of {self.pages} pages does not fit into {len(pages)}")
         pool.items.index_copy_(0, _items(pool, pages), self._copy.to(pool.items.device))
 
 
 def _items(pool: KVPool, pages: Pages) -> torch.Tensor:
-    """Where each page of each slab stands among the pool's items, slab by slab."""
+    """Return the index of each page of each slab among the pool's items, slab by slab."""
     geometry = pool.geometry
     slabs = np.arange(geometry.num_slabs, dtype=np.int64) * (geometry.slab_stride // geometry.item_bytes)
     first = pages.astype(np.int64) * (geometry.page_stride // geometry.item_bytes)

@@ -1,4 +1,4 @@
-"""The first token's facts, which travel with the last KV chunk (sglang 0.5.23 MetadataBuffers).
+"""The data of the first token, which travels with the last KV chunk (sglang 0.5.23 MetadataBuffers).
 
 Row on the wire, little-endian: version u8, count of top logprobs u8, reserved u16, output_id i32, room u64,
 cached_tokens i32, logprob f32, then per top logprob: token i32, logprob f32.
@@ -24,16 +24,16 @@ PAIR = struct.Struct("<if")
 
 
 class ContextCorruptionError(PdctlError):
-    """What arrived is not what this room was promised."""
+    """What arrived does not belong to this room, or cannot be right."""
 
 
 class MetadataLeakError(RuntimeError):
-    """A metadata slot was freed twice, or is still out while nothing runs."""
+    """A metadata slot was freed twice, or is still allocated while nothing runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataRow:
-    """What the prefill tells the decode beside the KV pages. `logprob` is NaN when none was asked for."""
+    """What the prefill tells the decode beside the KV pages. `logprob` is NaN if none was asked for."""
 
     room: int
     output_id: int
@@ -50,7 +50,7 @@ class MetadataRow:
 
     @classmethod
     def decode(cls, data: bytes) -> MetadataRow:
-        """Raises ContextCorruptionError when the bytes are not a whole row of this version."""
+        """Parse a row. Raise ContextCorruptionError if the bytes are not a whole row of this version."""
         if len(data) < HEADER.size:
             raise ContextCorruptionError(f"metadata of {len(data)} bytes; a row has at least {HEADER.size}")
         version, count, _, output_id, room, cached_tokens, logprob = HEADER.unpack_from(data)
@@ -66,10 +66,10 @@ class MetadataRow:
 
 
 def believed_row(data: bytes | None, room: int, prompt: int = ANY, vocab: int = ANY) -> MetadataRow:
-    """The row that arrived for `room`, whose prompt has so many tokens; ids below `vocab` are words of the model.
+    """Return the row that arrived for `room`, whose prompt has `prompt` tokens; valid token ids are below `vocab`.
 
-    Raises ContextCorruptionError when nothing arrived, or what did is malformed, another room's, or of tokens that
-    cannot be.
+    Raise ContextCorruptionError if nothing arrived, or if the row is malformed, another room's, or has impossible token
+    ids or counts.
     """
     if data is None:
         raise ContextCorruptionError(f"no metadata of room {room} arrived")
@@ -94,9 +94,9 @@ def believed_row(data: bytes | None, room: int, prompt: int = ANY, vocab: int = 
 
 
 class MetadataSlots:
-    """How many rooms of a prefill may be between their decode's page list and the end of their transfer.
+    """Limits how many rooms of a prefill may be between their decode's page list and the end of their transfer.
 
-    SGLang's slots are memory the row is written from (sglang 0.5.23 MetadataBuffers); here they only count.
+    SGLang's slots are memory the row is written from (sglang 0.5.23 MetadataBuffers); here they are only counted.
     """
 
     def __init__(self, slots: int) -> None:
@@ -108,7 +108,7 @@ class MetadataSlots:
         return len(self._free)
 
     def alloc(self) -> int | None:
-        """A free slot, or None when every slot is out."""
+        """Return a free slot, or None if every slot is taken."""
         if not self._free:
             return None
         slot = self._free.pop()

@@ -1,6 +1,6 @@
 """The shape of one rank's KV pool: where each page of each layer's K and V lies in one flat buffer.
 
-Plain arithmetic, no torch: the pool, the transports and the handshake frames all speak of the same value.
+Plain arithmetic, no torch: the pool, the transports and the handshake frames all use the same value.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ SLABS_PER_LAYER = 2  # K and V; MLA has one
 
 
 class Layout(str, Enum):
-    """What lies together. Layer-major is SGLang's; page-major keeps one page of all layers together.
+    """What is contiguous. Layer-major is SGLang's; page-major keeps one page of all layers together.
 
-    Head-major is layer-major with the heads of an item one after the other instead of token by token, so that a share
-    of the heads is one piece (vLLM calls it HND, and the others NHD).
+    Head-major is layer-major with the heads of an item one after the other instead of token by token, so that some of
+    the heads are one contiguous piece (vLLM calls it HND, and the others NHD).
     """
 
     LAYER_MAJOR = "layer-major"
@@ -67,7 +67,7 @@ class PoolGeometry:
 
     @property
     def page_bytes(self) -> int:
-        """What one page carries over all layers: the unit of the transfer bill."""
+        """Bytes of one page over all layers: the unit in which transfers are counted."""
         return self.num_slabs * self.item_bytes
 
     @property

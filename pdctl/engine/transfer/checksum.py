@@ -1,7 +1,7 @@
-"""A checksum of every page that moves: taken before it leaves, compared before it is used.
+"""A checksum of every page that moves: computed before it is sent, compared before it is used.
 
-CRC-32 over what moves of the page, slab by slab and token by token: the same whatever the layouts of the two pools.
-(sglang 0.5.23: --disaggregation-enable-kv-checksum)
+CRC-32 over the part of the page that moves, slab by slab and token by token, so it does not depend on the layouts of
+the two pools. (sglang 0.5.23: --disaggregation-enable-kv-checksum)
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Region(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """The first page, by its place in the list, whose bytes are not those that were sent."""
+    """The first page, by its place in the list, whose bytes differ from those that were sent."""
 
     place: int
     sent: int
@@ -62,7 +62,7 @@ class ChecksumTransport(TransportWrapper):
         self._pool: memoryview | None = None
 
     def beneath(self, put: Callable[[Transport], Transport]) -> None:
-        """Put a transport between the checksums and what moves the bytes, before any are moved."""
+        """Insert a transport between the checksums and what moves the bytes. Call it before any bytes move."""
         self._inner = put(self._inner)
         self.caps = self._inner.caps
 
@@ -79,14 +79,14 @@ class ChecksumTransport(TransportWrapper):
         return op
 
     def sums(self, geometry: PoolGeometry, region: Region, pages: Pages) -> Sums:
-        """Of pages of our own pool. Releases the interpreter while it reads."""
+        """Return the checksums of pages of our own pool. Releases the GIL while it reads."""
         cells = _cells(self._own(), geometry, region)
-        # A page that lies in pieces is gathered first: one call for all of them, whatever their number.
+        # A page that lies in pieces is gathered first, so that one call covers them all, however many there are.
         found = [zlib.crc32(np.ascontiguousarray(cells[:, page]).data) for page in pages.tolist()]
         return np.array(found, dtype=np.uint32)
 
     def compare(self, geometry: PoolGeometry, region: Region, pages: Pages, sent: bytes) -> Difference | None:
-        """Where our pages first differ from what their checksums say; None where all is well."""
+        """Return the first difference between our pages and the checksums sent with them; None if there is none."""
         expected = np.frombuffer(sent, dtype="<u4")
         found = self.sums(geometry, region, pages)
         wrong = np.flatnonzero(found != expected)
@@ -103,7 +103,9 @@ class ChecksumTransport(TransportWrapper):
 
 
 def _cells(pool: memoryview, geometry: PoolGeometry, region: Region) -> npt.NDArray[Any]:
-    """What moves as [slab, page, token, head, number]; wide numbers: pieces are gathered several times faster so."""
+    """View what moves as [slab, page, token, head, number]. Wide numbers make gathering the pieces several times
+    faster.
+    """
     head = geometry.head_bytes
     width = next(width for width in (8, 4, 2, 1) if head % width == 0)
     cells: npt.NDArray[Any] = np.ndarray(

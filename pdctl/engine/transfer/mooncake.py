@@ -1,8 +1,9 @@
-"""KV pages through the Mooncake transfer engine over TCP: host memory, any hosts, nobody's help needed.
+"""KV pages through the Mooncake transfer engine over TCP: host memory, any hosts, no help needed from the peer.
 
-Needs the package mooncake-transfer-engine-non-cuda and, even for TCP, the system's libibverbs. Peers find each other by
-themselves (P2PHANDSHAKE); no metadata server. A healthy start writes one ERROR line of Mooncake's own to stderr ("Local
-segment descriptor not found"). SGLang's `mooncake` means RDMA; this engine speaks TCP under both of SGLang's names.
+Needs the package mooncake-transfer-engine-non-cuda and, even for TCP, the system's libibverbs. Peers find each other
+directly (P2PHANDSHAKE), without a metadata server. A normal start writes one ERROR line of Mooncake's own to stderr
+("Local segment descriptor not found"). SGLang's `mooncake` means RDMA; this engine uses TCP under both of SGLang's
+names.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ if TYPE_CHECKING:
 LOG_LEVEL = "MC_LOG_LEVEL"
 PACKAGE = "mooncake-transfer-engine-non-cuda"
 SYSTEM_PACKAGES = "libibverbs1 libnl-3-200 libnl-route-3-200"  # their Debian and Ubuntu names
-# A TCP lane queues 1024 requests and keeps 1024 more pending, and refuses what is beyond. Of a batch only waiting
-# tells that all of it is over: the call that does not block looks at its first request alone (0.3.13).
+# A TCP lane queues 1024 requests, keeps 1024 more pending, and refuses any beyond that. Only waiting shows that a whole
+# batch is done: the call that does not block checks only its first request (0.3.13).
 BATCH = 1024
-IN_FLIGHT = 2  # batches: the next is handed over while the one before it is on the wire
+IN_FLIGHT = 2  # batches: the next is handed over while the previous one is on the wire
 
 
 Address = Annotated[int, Meta(ge=1, le=2**63 - 1)]
@@ -60,7 +61,7 @@ class Descriptor(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class CopyRoute:
-    """From our pool to the peer's: addresses of their first bytes, and what moves between them."""
+    """A route from our pool to the peer's: the address of each pool's first byte, and the blocks to move."""
 
     session: str
     ours: int
@@ -70,9 +71,9 @@ class CopyRoute:
 
 
 def load() -> ModuleType:
-    """The binding. Raises ImportError that says what to install."""
+    """Return the binding. Raise ImportError that says what to install."""
     given = os.environ.get(LOG_LEVEL)
-    os.environ[LOG_LEVEL] = given or "ERROR"  # by default it tells of every start at length
+    os.environ[LOG_LEVEL] = given or "ERROR"  # by default it logs every start at length
     try:
         return _binding()
     except ImportError:
@@ -91,13 +92,13 @@ def _binding() -> ModuleType:
 
 
 class MooncakeTransport:
-    """`post` returns when the peer has acknowledged every byte; any thread may post while others do."""
+    """`post` returns when the peer has acknowledged every byte; several threads may post at once."""
 
     name = "mooncake"
     caps = Caps(sync_post=True, peer_progress=False, same_host=False, death=True, gpu=False)
 
     def __init__(self, rank_ip: str) -> None:
-        """`rank_ip`: where peers reach this process."""
+        """`rank_ip` is where peers reach this process."""
         self._host = f"[{rank_ip}]" if ":" in rank_ip else rank_ip
         self._engine: Any = None
         self._memory: mmap.mmap | None = None
@@ -174,7 +175,7 @@ class MooncakeTransport:
                 flying.append(batch)
             if len(flying) >= IN_FLIGHT:
                 failed |= bool(self._engine.get_batch_transfer_status([flying.popleft()]))
-        while flying:  # whatever failed: what was handed over is awaited, so that nothing moves after this
+        while flying:  # even after a failure: wait for what was handed over, so that nothing moves after this
             failed |= bool(self._engine.get_batch_transfer_status([flying.popleft()]))
         if failed:
             return Op(plan.peer, 0, OpState.FAILED, f"the mooncake engine {route.session} did not take the bytes")

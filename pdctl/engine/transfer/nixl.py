@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("nixl", "nixl_cu12", "nixl_cu13")
 INITIATOR = "NIXL_INIT_AGENT"
-CLOSING_TURNS = 128  # each of some microseconds where there is nothing to read
+CLOSING_TURNS = 128  # each takes a few microseconds if there is nothing to read
 MOST_BLOCKS = 1 << 27  # of one pool; the library keeps some tens of bytes for each
 
 
@@ -55,7 +55,7 @@ Address = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 
 class AgentDescriptor(msgspec.Struct, frozen=True):
-    """Where the pool of an agent lies. It comes from a peer: `Agent.add` holds it to what the metadata say."""
+    """Where an agent's pool lies. It comes from a peer, so `Agent.add` checks it against the metadata."""
 
     agent: Annotated[str, Meta(min_length=1, max_length=128)]
     metadata: Annotated[bytes, Meta(min_length=1, max_length=65536)]
@@ -67,7 +67,7 @@ class AgentDescriptor(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A pool as the binding wants it."""
+    """A pool, in the terms the binding uses."""
 
     address: int
     nbytes: int
@@ -77,7 +77,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lists:
-    """Prepared descriptor lists of both sides, and how pages become indices into them."""
+    """Prepared descriptor lists of both sides, and how pages map to indices into them."""
 
     agent: Agent
     local: Any
@@ -91,10 +91,10 @@ class Lists:
 
 
 def load(cma_only: bool) -> ModuleType:
-    """The binding's API module. Raises ImportError when no NIXL wheel is installed (macOS has none).
+    """Return the binding's API module. Raise ImportError if no NIXL wheel is installed (macOS has none).
 
-    `cma_only`: every peer and the pool are in this host's memory. UCX reads its module list when its library loads, and
-    without the ib and cuda modules there is nothing that could crash at exit.
+    `cma_only`: every peer and the pool are in this host's memory. UCX reads its module list when its library loads;
+    without the ib and cuda modules nothing can crash at exit.
     """
     if cma_only:
         os.environ.setdefault("UCX_MODULES", "cma")
@@ -102,7 +102,7 @@ def load(cma_only: bool) -> ModuleType:
     if not installed:
         raise ImportError(f"none of {', '.join(PACKAGES)} is installed (pip install nixl-cu12; Linux only)")
     api = importlib.import_module(f"{installed[0]}._api")
-    # The binding prints to stdout in a format of its own: let its warnings go where ours go.
+    # The binding prints to stdout in a format of its own: send its warnings where ours go.
     logger = logging.getLogger("nixl")
     logger.handlers.clear()
     logger.propagate = True
@@ -111,14 +111,14 @@ def load(cma_only: bool) -> ModuleType:
 
 
 class Agent:
-    """Its calls take turns (strict): a post holds the agent for the whole copy where UCX copies by itself (cma).
+    """One nixl agent. Its calls take turns (strict): if UCX copies by itself (cma), a post holds it for the whole copy.
 
-    Raises TransferError where the binding's errors would mean that it cannot be set up; `errors` are the classes that
-    `transfer` and `state` raise when a write failed.
+    Raises TransferError if the agent cannot be set up; `errors` are the classes that `transfer` and `state` raise when
+    a write has failed.
     """
 
     def __init__(self, pool: Memory, mode: str, cma_only: bool) -> None:
-        """`mode`: UCX's error handling, `none` (same host) or `peer`."""
+        """`mode` is UCX's error handling: `none` (same host) or `peer`."""
         try:
             api = load(cma_only)
             bindings = importlib.import_module(f"{api.__package__}._bindings")
@@ -127,7 +127,7 @@ class Agent:
         self.errors = _error_classes(bindings)
         self.plans: dict[str, list[Lists]] = {}  # by peer
         self._peers: dict[str, AgentDescriptor] = {}
-        self._lock = threading.Lock()  # one thread may add a peer while another one drops one of the same process
+        self._lock = threading.Lock()  # one thread may add a peer while another drops one of the same process
         config = api.nixl_agent_config(
             enable_prog_thread=False, backends=[], sync_mode=api.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
         )
@@ -145,11 +145,11 @@ class Agent:
 
     @property
     def load(self) -> int:
-        """How many peers it serves."""
+        """The number of peers it serves."""
         return len(self._peers)
 
     def add(self, peer: str, theirs: AgentDescriptor) -> None:
-        """Raise TransferError unless the metadata are of the agent the descriptor names and hold all of its pool."""
+        """Add a peer. Raise TransferError unless its metadata belong to the agent named and cover all of its pool."""
         with self._lock:
             known = self._knows(theirs.agent)
             if not known:
@@ -187,7 +187,9 @@ class Agent:
             return  # its metadata went with the connection
 
     def _knows(self, agent: str) -> bool:
-        """One agent serves every connection of its process: it goes with the last of them."""
+        """Return whether a peer uses that agent. One agent serves every connection of its process and goes with the
+        last.
+        """
         return any(descriptor.agent == agent for descriptor in self._peers.values())
 
     def drop(self, peer: str) -> None:
@@ -220,7 +222,7 @@ class Agent:
         try:
             try:
                 return self._agent.prep_xfer_dlist(agent, rows, pool.kind)
-            except (TypeError, ValueError):  # releases without strided lists know (address, length, device) only
+            except (TypeError, ValueError):  # releases without strided lists take (address, length, device) only
                 return self._agent.prep_xfer_dlist(agent, expanded_rows(rows), pool.kind)
         except self.errors as error:
             raise TransferError(f"nixl: cannot prepare {blocks.count} blocks for {agent}: {error}") from None
@@ -238,7 +240,7 @@ class Agent:
         self._agent.get_new_notifs()
 
     def close(self) -> None:
-        """Give everything back in the order the binding wants; the agent goes last."""
+        """Release everything in the order the binding requires; the agent goes last."""
         for peer in list(self._peers):
             self.drop(peer)
         self._agent.deregister_memory(self._region)
@@ -246,16 +248,16 @@ class Agent:
 
 
 def _error_classes(bindings: ModuleType) -> tuple[type[Exception], ...]:
-    """The binding raises instead of returning "ERR"; its exceptions share no base but Exception."""
+    """Return the exceptions the binding raises instead of returning "ERR"; their only common base is Exception."""
     found = [getattr(bindings, name) for name in dir(bindings) if name.endswith("Error")]
     return tuple(item for item in found if isinstance(item, type) and issubclass(item, Exception))
 
 
 class NixlTransport:
-    """`same_host`: every peer is on this machine. Set-up, and the posts of one lane, want one thread at a time.
+    """`same_host`: every peer is on this machine. Set-up, and the posts of one lane, need one thread at a time.
 
-    A post over cma holds its agent for the whole copy, so that a small one behind a large one waits for all of it.
-    Each of `lanes` has an agent of its own; a peer is served by the lane that has fewest (`TransferPlan.lane`).
+    A post over cma holds its agent for the whole copy, so a small one behind a large one waits for all of it. Each of
+    `lanes` has an agent of its own; a new peer goes to the lane with the fewest peers (`TransferPlan.lane`).
     """
 
     name = "nixl"
@@ -367,7 +369,7 @@ class NixlTransport:
             agent.progress()
 
     def close_left(self, lane: int | None = None) -> None:
-        """UCX keeps every connection that somebody opened to its port and left until it reads, 16 in a turn."""
+        """Close connections that strangers left: UCX keeps each one until it reads from it, 16 per turn."""
         for _ in range(CLOSING_TURNS):
             self.progress(lane)
 

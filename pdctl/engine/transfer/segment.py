@@ -1,11 +1,10 @@
-"""Memory for KV pools: anonymous in huge pages, or shared memory that its owner's death frees, whatever killed it.
+"""Memory for KV pools: anonymous in huge pages, or shared memory that is freed when its owner dies, even by SIGKILL.
 
 Linux: an anonymous file (memfd) that peers open as /proc/<pid>/fd/<n>; nothing stays in /dev/shm. Elsewhere: POSIX
 shared memory, which the standard library's resource tracker unlinks even after a SIGKILL of the owner.
 
-A handle comes from a peer, and what it leads to is written into. So it carries no path: a peer builds the name itself,
-around a random token that only those know whom the owner gave the handle, and looks at what it has opened before it
-maps it.
+A handle comes from a peer, and what it refers to is written into. So it carries no path: a peer builds the name itself,
+around a random token that only holders of the handle know, and checks what it has opened before it maps it.
 """
 
 from __future__ import annotations
@@ -34,7 +33,9 @@ PREFIX = "pdctl-"
 
 
 class SegmentHandle(msgspec.Struct, frozen=True):
-    """How to find a segment. `fd` and `inode` are of a memfd of process `pid`; -1 and 0 where the token names it."""
+    """How to find a segment. `fd` and `inode` identify a memfd of process `pid`; -1 and 0 if the token names the
+    segment.
+    """
 
     token: Annotated[str, Meta(pattern=r"^[0-9a-f]{20}\Z")]
     nbytes: Annotated[int, Meta(ge=1, lt=1 << 62)]
@@ -48,7 +49,7 @@ class SegmentHandle(msgspec.Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        """Where a peer opens this segment when it is a memfd."""
+        """The path under which a peer opens a memfd segment."""
         return f"/proc/{self.pid}/fd/{self.fd}"
 
 
@@ -81,7 +82,7 @@ def create_segment(nbytes: int) -> Segment:
 
 
 def map_segment(peer: str, handle: SegmentHandle) -> Mapping:
-    """Raises TransferError with the likely cause when the memory cannot be opened."""
+    """Map a peer's segment. Raise TransferError with the likely cause if the memory cannot be opened."""
     try:
         return MemfdMapping(handle) if hasattr(os, "memfd_create") else NamedMapping(handle)
     except (OSError, ValueError) as error:
@@ -98,7 +99,7 @@ class MemfdSegment:
         token = secrets.token_hex(TOKEN)
         self._fd = os.memfd_create(PREFIX + token, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._fd, nbytes)
-        # Memory that becomes shorter under a peer's mapping kills the peer (SIGBUS): the seal says that it cannot.
+        # Memory that shrinks under a peer's mapping kills the peer (SIGBUS): the seal guarantees that it cannot.
         fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         self._memory = touched(mmap.mmap(self._fd, nbytes))
         self.view = memoryview(self._memory)
@@ -116,7 +117,7 @@ class MemfdMapping:
         self.pid = handle.pid
         fd = _opened(handle)
         try:
-            # Fault all of it in while the peers meet: the first write into each page would take five times as long.
+            # Fault all of it in while the peers connect: the first write into each page would take five times as long.
             self._memory = mmap.mmap(fd, handle.nbytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         finally:
             os.close(fd)
@@ -133,10 +134,10 @@ class MemfdMapping:
 
 
 def _opened(handle: SegmentHandle) -> int:
-    """A descriptor of the memfd that `handle` means. Raise OSError if it leads to anything else, before it is written.
+    """Return a descriptor of the memfd that `handle` names. Raise OSError, before any write, if it is anything else.
 
-    To open what is no memfd may wait (a FIFO) or do things (a device), so the link is read before. The number may be
-    another file's by then, so everything is looked at again afterwards.
+    Opening something other than a memfd may block (a FIFO) or have side effects (a device), so the link is read first.
+    The descriptor number may belong to another file by then, so everything is checked again afterwards.
     """
     import fcntl
 
@@ -152,7 +153,8 @@ def _opened(handle: SegmentHandle) -> int:
             raise OSError("it is no anonymous memory of this user")
         if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
             raise OSError("its owner could make it shorter")
-        # A file of any length costs its owner nothing; mapped and faulted in here, it would cost this host its memory.
+        # A sparse file of any length costs its owner nothing; mapped and faulted in here, it would use up this host's
+        # memory.
         if found.st_size < handle.nbytes or found.st_blocks * 512 < handle.nbytes:
             raise OSError(f"it has {min(found.st_size, found.st_blocks * 512)} bytes")
     except BaseException:
@@ -173,7 +175,7 @@ class NamedSegment:
 
     def close(self) -> None:
         self._memory.unlink()
-        with contextlib.suppress(BufferError):  # a tensor still looks at it: the process's end unmaps it
+        with contextlib.suppress(BufferError):  # a tensor still uses it: it is unmapped when the process ends
             self.view.release()
             self._memory.close()
 
@@ -186,7 +188,7 @@ class NamedMapping:
             self._memory = shared_memory.SharedMemory(handle.name, track=False)
         else:
             self._memory = shared_memory.SharedMemory(handle.name)
-            # Before 3.13 whoever opens a segment unlinks it when it leaves: only its owner may.
+            # Before 3.13, every process that opens a segment unlinks it on exit: only its owner may do that.
             resource_tracker.unregister(f"/{handle.name.lstrip('/')}", "shared_memory")
         self.pid = handle.pid
         self.view = _buffer(self._memory, handle.nbytes)
@@ -213,13 +215,13 @@ def _buffer(shared: SharedMemory, nbytes: int) -> memoryview:
 
 
 def _let_go(view: memoryview, mapped: mmap.mmap) -> None:
-    with contextlib.suppress(BufferError):  # a plan's arrays still look at it: they unmap it when they go
+    with contextlib.suppress(BufferError):  # a plan's arrays still use it and unmap it when they are freed
         view.release()
         mapped.close()
 
 
 def anonymous(nbytes: int) -> mmap.mmap:
-    """Private memory: the kernel gives huge pages to shared mappings only where an administrator allowed it."""
+    """Return private memory: the kernel gives huge pages to shared mappings only if an administrator has allowed it."""
     return touched(mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
@@ -227,7 +229,7 @@ def touched(memory: mmap.mmap) -> mmap.mmap:
     """Fault every page in now: the first transfer into untouched memory takes ten times as long as a later one."""
     if hasattr(mmap, "MADV_HUGEPAGE"):
         # The kernel's copy between processes pins page by page: 2 MiB pages make it twice as fast.
-        with contextlib.suppress(OSError):  # a kernel without transparent huge pages says EINVAL
+        with contextlib.suppress(OSError):  # a kernel without transparent huge pages returns EINVAL
             memory.madvise(mmap.MADV_HUGEPAGE)
     as_bytes(memory)[:] = 0
     return memory
@@ -242,6 +244,6 @@ def address(memory: mmap.mmap | memoryview) -> int:
 
 
 def close(memory: mmap.mmap) -> None:
-    """Unmap, unless somebody (a tensor over the pool) still looks at it: then the process's end unmaps it."""
+    """Unmap now, or, if something (a tensor over the pool) still uses it, leave that to the end of the process."""
     with contextlib.suppress(BufferError):
         memory.close()

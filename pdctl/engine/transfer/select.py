@@ -1,4 +1,4 @@
-"""Which transport `--disaggregation-transfer-backend` means on this machine, and through which interface."""
+"""Chooses the transport that `--disaggregation-transfer-backend` means on this machine, and its network interface."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ SPELLINGS = {"mooncake_tcp": "mooncake"}  # SGLang's
 log = logging.getLogger("pdctl.engine")
 NET_DEVICES = "UCX_NET_DEVICES"
 TRANSPORTS = "UCX_TLS"
-ADAPTIVE = "UCX_ADAPTIVE_PROGRESS"  # n: interfaces that no endpoint uses are polled as well
+ADAPTIVE = "UCX_ADAPTIVE_PROGRESS"  # n: also poll interfaces that no endpoint uses
 PID_NAMESPACE = Path("/proc/self/ns/pid")
 FIRST_PID_NAMESPACE = "pid:[4026531836]"  # linux/proc_ns.h, PROC_PID_INIT_INO
 SIOCGIFCONF = 0x8912  # linux/sockios.h
-IFREQ = 40  # bytes, sizeof(struct ifreq) with pointers of 64 bits; the name takes 16, the IPv4 address stands at 20
+IFREQ = 40  # bytes, sizeof(struct ifreq) with 64-bit pointers; the name takes 16, the IPv4 address is at offset 20
 ROOM = 1024 * IFREQ
 INET6 = Path("/proc/net/if_inet6")
 INFINIBAND = Path("/sys/class/infiniband")
@@ -51,7 +51,7 @@ DESCRIPTOR = b"fake"
 
 
 def choose(backend: str, same_host: bool, gpu: bool = False) -> str:
-    """The name of a transport. `auto` is nixl where it imports (Linux wheels only), else shm, and says so."""
+    """Return the name of a transport. `auto` is nixl if it imports (Linux wheels only), else shm, and is logged."""
     if backend != "auto":
         return SPELLINGS.get(backend, backend)
     try:
@@ -66,15 +66,16 @@ def choose(backend: str, same_host: bool, gpu: bool = False) -> str:
 
 
 def create(backend: str, rank_ip: str, gpu: bool = False, lanes: int = 1) -> Transport:
-    """The transport for a rank that its peers reach at `rank_ip`; on a loopback address all peers are on this host.
+    """Return the transport for a rank that peers reach at `rank_ip`; a loopback address means all peers are on this
+    host.
 
-    `lanes`: how many threads will post.
+    `lanes` is the number of threads that will post.
     """
     same_host = ipaddress.ip_address(rank_ip).is_loopback
     bind_ucx(rank_ip)
     if same_host and not gpu and sees_all_processes():
-        os.environ.setdefault(TRANSPORTS, "^tcp")  # shared memory carries what cma does not: nobody has to listen
-    if same_host:  # where it listens all the same, it would close what strangers left there 24 a second
+        os.environ.setdefault(TRANSPORTS, "^tcp")  # shared memory carries what cma does not, so nothing has to listen
+    if same_host:  # if it listens anyway, it closes connections that strangers left there at only 24 a second
         os.environ.setdefault(ADAPTIVE, "n")
     name = choose(backend, same_host, gpu)
     if name == "nixl":
@@ -89,7 +90,7 @@ def create(backend: str, rank_ip: str, gpu: bool = False, lanes: int = 1) -> Tra
 
 
 def interface_of(ip: str) -> str:
-    """The interface that holds `ip`, as the kernel names it; empty where none does or this is not Linux."""
+    """Return the interface that holds `ip`, as the kernel names it; empty if none does or this is not Linux."""
     address = ipaddress.ip_address(ip.partition("%")[0])
     try:
         return _inet6(address.packed.hex()) if address.version == 6 else _inet(address.packed)
@@ -107,7 +108,7 @@ def _inet(packed: bytes) -> str:
     table = found.tobytes()[:length]
     for at in range(0, length, IFREQ):
         if table[at + 20 : at + 24] == packed:
-            return table[at : at + 16].partition(b"\0")[0].decode().partition(":")[0]  # of an alias, its interface
+            return table[at : at + 16].partition(b"\0")[0].decode().partition(":")[0]  # for an alias, its interface
     return ""
 
 
@@ -120,10 +121,10 @@ def _inet6(packed: str) -> str:
 
 
 def bind_ucx(ip: str) -> None:
-    """Let UCX listen where peers reach this rank, and nowhere else. Whoever set UCX_NET_DEVICES knows better.
+    """Make UCX listen only where peers reach this rank. A UCX_NET_DEVICES that is already set is kept.
 
     UCX 1.20: its TCP transport listens on the address of each device it may use, all of them by default. RDMA devices
-    are no listeners; they stay, or UCX would not use them. To be called before UCX makes its first context.
+    do not listen; they stay in the list, or UCX would not use them. Call this before UCX creates its first context.
     """
     name = interface_of(ip)
     if name and not os.environ.get(NET_DEVICES):
@@ -132,9 +133,9 @@ def bind_ucx(ip: str) -> None:
 
 
 def sees_all_processes() -> bool:
-    """Whether the process ids of all peers on this host mean something here.
+    """Return whether process ids of all peers on this host are valid in this process.
 
-    Containers of one pod share loopback, not their process ids: over it, TCP is the only way from one to another.
+    Containers of one pod share loopback but not process ids; over loopback, only TCP connects them.
     """
     try:
         return str(PID_NAMESPACE.readlink()) == FIRST_PID_NAMESPACE
@@ -143,7 +144,7 @@ def sees_all_processes() -> bool:
 
 
 def rdma_ports() -> list[str]:
-    """As UCX names them: `mlx5_0:1`."""
+    """Return the RDMA ports as UCX names them: `mlx5_0:1`."""
     return sorted(f"{port.parent.parent.name}:{port.name}" for port in INFINIBAND.glob("*/ports/*"))
 
 

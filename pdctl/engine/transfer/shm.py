@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """What moves in both pools, as arrays [slab, page, …, number]; numpy joins what lies together.
+    """What moves in both pools, as arrays [slab, page, …, number]; numpy merges adjacent elements.
 
-    Between are the pieces of an item (`Blocks.inner`); in two page-major pools, a page's slabs count as one slab.
+    The dimensions in between are the pieces of an item (`Blocks.inner`). In two page-major pools, a page's slabs count
+    as one.
     """
 
     source: npt.NDArray[Any]
@@ -137,7 +138,9 @@ class ShmTransport:
 
 
 def _width(one: Blocks, other: Blocks) -> int:
-    """The widest number that divides every piece: numpy is several times faster with strides of 8 bytes than of 1."""
+    """Return the widest number that divides every piece: numpy is several times faster with strides of 8 bytes than of
+    1.
+    """
     sizes = [size for side in (one, other) for size in (side.first, side.length, side.stride)]
     return next(width for width in (8, 4, 2, 1) if not any(size % width for size in sizes))
 

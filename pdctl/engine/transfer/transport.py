@@ -1,10 +1,10 @@
-"""The interface behind which KV bytes move: what every transport offers, the values that cross it, and wrappers' base.
+"""The interface behind which KV bytes move: what every transport offers, the values passed, the base of wrappers.
 
-Above this line there are pages only, never addresses. One `post` carries one KV chunk for all layers; a post may block
-for the whole copy (nixl over cma and shm do), so a prefill leaves posts to a few threads (workers.py). Everything
-else belongs to one thread at a time, and nothing of a peer may run beside `drop_peer` of that peer.
+Above this interface there are only pages, never addresses. One `post` carries one KV chunk for all layers; a post may
+block for the whole copy (nixl over cma and shm do), so a prefill leaves posts to a few threads (workers.py). Everything
+else belongs to one thread at a time, and no call for a peer may run beside that peer's `drop_peer`.
 
-A page list is an int32 array; element i of the source goes to element i of the destination. What lies side by side on
+A page list is an int32 array; element i of the source goes to element i of the destination. Whatever is contiguous on
 both sides becomes one copy: page lists become runs, or blocks.
 """
 
@@ -42,7 +42,7 @@ class OpState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """What the layer above must know of a transport."""
+    """What the layer above needs to know of a transport."""
 
     sync_post: bool
     peer_progress: bool  # an op that is not done when posted needs the target to call `progress`
@@ -66,9 +66,10 @@ Buffer = memoryview | DeviceMemory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Which part of each page goes where: `slabs` slabs from `local_slab` on, and of each `heads` KV heads.
+    """Which part of each page goes where: `slabs` slabs from `local_slab` on, and `heads` KV heads of each.
 
-    Pipeline stages hold some of the peer's layers; ranks of another attention TP size hold more or fewer of its heads.
+    Pipeline stages hold some of the peer's layers; ranks of a different attention TP size hold more or fewer of its
+    heads.
     """
 
     slabs: int
@@ -80,20 +81,20 @@ class Cut:
 
     @classmethod
     def whole(cls, geometry: PoolGeometry) -> Cut:
-        """Everything, for two pools of one shape."""
+        """Return the cut that moves everything, for two pools of one shape."""
         return cls(slabs=geometry.num_slabs, heads=geometry.kv_heads)
 
     def all_heads(self, local: PoolGeometry, remote: PoolGeometry) -> bool:
-        """Whether whole items move."""
+        """Return whether whole items move."""
         return self.heads == local.kv_heads == remote.kv_heads
 
 
 @dataclass(frozen=True, slots=True)
 class TransferPlan:
-    """One peer's pool seen from ours, prepared once. `state` belongs to the transport that made the plan.
+    """A peer's pool as seen from ours, prepared once. `state` belongs to the transport that made the plan.
 
-    A page moves in `per_page` pieces. Plans of one `lane` want one thread at a time; None: any thread may post it while
-    others post others.
+    A page moves in `per_page` pieces. Plans with the same `lane` must be posted by one thread at a time; with None,
+    several threads may post different plans at once.
     """
 
     peer: str
@@ -111,10 +112,11 @@ class TransferPlan:
 
 @dataclass(slots=True)
 class Op:
-    """One posted chunk. A FAILED op has an `error`; a FAILED or DONE op is settled: nothing moves any more.
+    """One posted chunk. A FAILED op has an `error`; once an op is FAILED or DONE, nothing moves any more.
 
-    `descriptors` counts the pieces the chunk was handed over in; a transport may still join neighbours. A RUNNING op is
-    worth another look at `due` (monotonic seconds); 0: soon. One that has not `begun` waits for a thread (workers.py).
+    `descriptors` counts the pieces the chunk was handed over in; a transport may still join neighbours. A RUNNING op
+    need not be checked before `due` (monotonic seconds; 0: check soon). One that has not `begun` waits for a thread
+    (workers.py).
     """
 
     peer: str
@@ -135,27 +137,29 @@ class Transport(Protocol):
     caps: Caps
 
     def allocate(self, nbytes: int) -> memoryview:
-        """Page-aligned memory for one pool, already touched; freed by `close`."""
+        """Return page-aligned memory for one pool, already faulted in; freed by `close`."""
         ...
 
     def register(self, buffer: Buffer) -> None:
-        """Make `buffer` the pool that peers write into and that we send from. Once per transport."""
+        """Make `buffer` the pool that peers write into and that we send from. Call once per transport."""
         ...
 
     def descriptor(self) -> bytes:
-        """What a peer needs to reach the registered pool; under 1 KiB, carried by the registration frame."""
+        """Return what a peer needs to reach the registered pool: under 1 KiB, carried by the registration frame."""
         ...
 
     def add_peer(self, peer: str, descriptor: bytes) -> None:
-        """Raises TransferError naming both values when the peer speaks another transport or cannot be reached."""
+        """Add a peer. Raise TransferError with both values if it uses another transport or cannot be reached."""
         ...
 
     def drop_peer(self, peer: str) -> None:
-        """Forget a peer and every plan made for it; harmless when unknown."""
+        """Forget a peer and every plan made for it; harmless if it is unknown."""
         ...
 
     def plan(self, peer: str, local: PoolGeometry, remote: PoolGeometry, cut: Cut | None = None) -> TransferPlan:
-        """Without a `cut` everything moves. Raises TransferError where the pools do not hold what the cut says."""
+        """Prepare writes to a peer; without a `cut` everything moves. Raise TransferError if a pool does not hold the
+        cut.
+        """
         ...
 
     def post(self, plan: TransferPlan, src_pages: Pages, dst_pages: Pages) -> Op:
@@ -165,27 +169,27 @@ class Transport(Protocol):
     def poll(self, op: Op) -> OpState: ...
 
     def release(self, op: Op) -> bool:
-        """Free an op's resources. False when it was still running and could not be stopped: bytes may yet move."""
+        """Free an op's resources. Return False if it was running and could not be stopped: bytes may still move."""
         ...
 
     def progress(self, lane: int | None = None) -> None:
         """Lend the calling thread to transfers that need the target's help (caps.peer_progress).
 
-        `lane`: what plans of that lane use, and nothing else.
+        `lane` limits this to what plans of that lane use.
         """
         ...
 
     def close_left(self, lane: int | None = None) -> None:
-        """Close what strangers opened to the transport's own listener and left; with caps.peer_progress only."""
+        """Close connections that strangers opened to the transport's listener and left; caps.peer_progress only."""
         ...
 
     def close(self) -> None: ...
 
 
 def require_compatible(local: PoolGeometry, remote: PoolGeometry, cut: Cut | None = None) -> Cut:
-    """The cut that moves everything, or `cut`. Raises TransferError naming both values of what does not fit.
+    """Return `cut`, or the cut that moves everything. Raise TransferError with both values of a mismatch.
 
-    Layout and number of pages may differ. Without a cut the pools must hold the same layers and heads.
+    Layout and number of pages may differ. Without a cut, the pools must hold the same layers and heads.
     """
     names = ("slabs_per_layer", "page_size", "head_dim", "itemsize")
     for name in names if cut else ("layers", "kv_heads", *names):
@@ -249,7 +253,7 @@ class TransportWrapper:
 
 
 def find(transport: object, kind: type[T]) -> T | None:
-    """The first transport of `kind` from this one inwards."""
+    """Return the first transport of `kind`, from this one inwards; None if there is none."""
     while not isinstance(transport, kind):
         if not isinstance(transport, TransportWrapper):
             return None
@@ -261,7 +265,7 @@ NO_PAGES: Pages = np.empty(0, dtype=np.int32)
 
 
 class PageRun(NamedTuple):
-    """`count` pages from `src` on, to `dst` on."""
+    """`count` consecutive pages, from `src` on to `dst` on."""
 
     src: int
     dst: int
@@ -269,10 +273,10 @@ class PageRun(NamedTuple):
 
 
 def runs(src: Pages, dst: Pages) -> list[PageRun]:
-    """The shortest list of runs that moves every pair in order; a run ends where either side jumps."""
+    """Return the shortest list of runs that moves every pair in order; a run ends where either side jumps."""
     if len(src) == 0:
         return []
-    # Before every write, with caches full of KV bytes: few calls into numpy, each costs more than a short list does.
+    # Runs before every write, while the caches hold KV bytes: a numpy call costs more than a short list, so use few.
     froms, tos, count = src.tolist(), dst.tolist(), len(src)
     if froms == list(range(froms[0], froms[0] + count)) and tos == list(range(tos[0], tos[0] + count)):
         return [PageRun(froms[0], tos[0], count)]
@@ -282,14 +286,14 @@ def runs(src: Pages, dst: Pages) -> list[PageRun]:
 
 
 def require_pages(what: str, pages: Pages, num_pages: int) -> None:
-    """Raises TransferError unless every page exists in a pool of `num_pages`."""
-    # As an unsigned number, a negative one is large.
+    """Raise TransferError unless every page exists in a pool of `num_pages`."""
+    # Viewed as unsigned, a negative number is large.
     if len(pages) and int(np.maximum.reduce(pages.view(np.uint32))) >= num_pages:
         raise TransferError(f"{what}: page {_outside(pages, num_pages)} is outside the pool of {num_pages} pages")
 
 
 def require_pairs(src: Pages, dst: Pages, local: PoolGeometry, remote: PoolGeometry) -> None:
-    """Raises TransferError unless both lists are equally long and every page exists."""
+    """Raise TransferError unless both lists are equally long and every page exists."""
     if len(src) != len(dst):
         raise TransferError(f"{len(src)} source pages cannot go to {len(dst)} destination pages")
     require_pages("source", src, local.num_pages)
@@ -301,7 +305,7 @@ def _outside(pages: Pages, num_pages: int) -> int:
 
 
 class Unit(Enum):
-    """The largest piece of a page that lies in one place on both sides."""
+    """The largest piece of a page that is contiguous on both sides."""
 
     PAGE = "every slab of the cut: both pools keep the slabs of a page together"
     ITEM = "one slab: whole items move"
@@ -311,7 +315,7 @@ class Unit(Enum):
 
 
 def unit(local: PoolGeometry, remote: PoolGeometry, cut: Cut) -> Unit:
-    # Where there is one head, or one token, either order is the same.
+    # With one head, or one token, either order is the same.
     ordered = [one.layout for one in (local, remote) if one.kv_heads > 1 and one.page_size > 1]
     by_head = [layout == Layout.HEAD_MAJOR for layout in ordered]
     if any(by_head) and not all(by_head):
@@ -326,7 +330,7 @@ def unit(local: PoolGeometry, remote: PoolGeometry, cut: Cut) -> Unit:
 class Blocks:
     """One side of a cut as equal blocks: block i is `length` bytes at `first` + i * `stride` from the pool's start.
 
-    In any layout every page, item, token row or head stands a whole number of its own sizes from the pool's start. So
+    In any layout, every page, item, token row or head starts at a multiple of its own size from the pool's start. So
     three numbers describe them all, however many there are, and a page list becomes a list of block numbers.
     """
 
@@ -336,26 +340,29 @@ class Blocks:
     count: int
     slab_numbers: Pages  # what each slab of the cut adds to a block's number
     page_step: int  # what one page adds
-    inner: tuple[tuple[int, int], ...] = ()  # of one page of one slab: how many, and what the next one adds
+    inner: tuple[tuple[int, int], ...] = ()  # within one page of one slab: how many, and what the next one adds
 
     @property
     def per_page(self) -> int:
         return len(self.slab_numbers) * math.prod(count for count, _ in self.inner)
 
     def numbers(self, pages: Pages) -> Pages:
-        """Slab by slab, so that neighbouring pages stay neighbours; both sides of a cut agree on the order."""
+        """Return block numbers slab by slab, so that neighbouring pages stay neighbours; both sides use the same order.
+        """
         found = self.slab_numbers[:, None] + pages * np.int32(self.page_step)
         for count, step in self.inner:
             found = found[..., None] + np.arange(count, dtype=np.int32) * np.int32(step)
         return np.ascontiguousarray(found.ravel())
 
     def rows(self, base: int) -> npt.NDArray[np.uint64]:
-        """The one row (address, length, device, stride, count) from which nixl makes them all without expanding it."""
+        """Return the row (address, length, device, stride, count) from which nixl derives all blocks without a list of
+        them.
+        """
         return np.array([[base + self.first, self.length, 0, self.stride, self.count]], dtype=np.uint64)
 
 
 def blocks(geometry: PoolGeometry, unit: Unit, slabs: int, first_slab: int, heads: int, first_head: int) -> Blocks:
-    """The blocks of some slabs and heads of a pool. Raises TransferError when they are too many to number."""
+    """Return the blocks of some slabs and heads of a pool. Raise TransferError if there are too many to number."""
     if unit == Unit.PAGE:
         first, length = geometry.address(first_slab, 0), slabs * geometry.item_bytes
         return Blocks(first, length, geometry.page_stride, geometry.num_pages, np.zeros(1, dtype=np.int32), 1)
@@ -370,7 +377,8 @@ def blocks(geometry: PoolGeometry, unit: Unit, slabs: int, first_slab: int, head
 def _inside(
     geometry: PoolGeometry, unit: Unit, heads: int, first_head: int
 ) -> tuple[int, int, int, tuple[tuple[int, int], ...]]:
-    """Of one item: where the first block begins, its length and stride in bytes, and the others as in Blocks.inner."""
+    """Return, for one item, the first block's offset, its length and stride in bytes, and the rest as in Blocks.inner.
+    """
     head, tokens = geometry.head_bytes, geometry.page_size
     if unit == Unit.ITEM:
         return 0, geometry.item_bytes, geometry.item_bytes, ()
@@ -383,7 +391,7 @@ def _inside(
 
 
 def sides(local: PoolGeometry, remote: PoolGeometry, cut: Cut) -> tuple[Blocks, Blocks]:
-    """What moves, on our side and on the peer's: block lists of both have the same length and order."""
+    """Return the blocks that move, on our side and the peer's: both lists have the same length and order."""
     one = unit(local, remote, cut)
     return (
         blocks(local, one, cut.slabs, cut.local_slab, cut.heads, cut.local_head),
@@ -400,7 +408,7 @@ class Spans(NamedTuple):
 
 
 def spans(here: Blocks, there: Blocks, src: Pages, dst: Pages) -> Spans:
-    """What moves these pages in as few writes as its order allows: neighbours on both sides are joined."""
+    """Return the fewest writes that move these pages in this order: neighbours on both sides are joined."""
     if len(src) == 0:
         none = np.empty(0, dtype=np.int64)
         return Spans(none, none, none)
@@ -413,7 +421,7 @@ def spans(here: Blocks, there: Blocks, src: Pages, dst: Pages) -> Spans:
 
 
 def pieces(local: PoolGeometry, remote: PoolGeometry, cut: Cut, src: Pages, dst: Pages) -> int:
-    """How many contiguous writes move these pages where neighbours on both sides are joined."""
+    """Return how many contiguous writes move these pages if neighbours on both sides are joined."""
     one = unit(local, remote, cut)
     if one not in (Unit.PAGE, Unit.ITEM):
         here, _ = sides(local, remote, cut)
@@ -426,7 +434,7 @@ def pieces(local: PoolGeometry, remote: PoolGeometry, cut: Cut, src: Pages, dst:
 
 
 def expanded_rows(strided: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The same blocks one by one, as (address, length, device): for nixl releases that know no strides."""
+    """Return the same blocks one by one, as (address, length, device), for nixl releases without strided lists."""
     parts = []
     for address, length, device, stride, count in strided.tolist():
         block = np.empty((count, 3), dtype=np.uint64)

@@ -1,9 +1,9 @@
 """Writes on a few threads of their own, so that a large copy holds up neither the KV manager nor other peers' rooms.
 
-A `post` blocks for its whole copy with some transports, and with one that hangs it may never return. So every peer
-belongs to one shard, a shard is one thread with a queue, and word of what happened comes back as a call to the loop
-(sglang: SGLANG_DISAGGREGATION_QUEUE_SIZE queues). A call that does not return loses its thread: the shard goes on with
-another one, and only what is meant for the same peer waits on.
+With some transports a `post` blocks for its whole copy, and one that hangs may never return. So every peer belongs to
+one shard, a shard is one thread with a queue, and results come back as calls to the loop (sglang:
+SGLANG_DISAGGREGATION_QUEUE_SIZE queues). A call that does not return loses its thread: the shard goes on with a new
+one, and only orders for the same peer keep waiting.
 """
 
 from __future__ import annotations
@@ -32,23 +32,25 @@ log = logging.getLogger("pdctl.engine")
 
 CORES_PER_THREAD = 8
 STUCK = 1.0  # seconds a call may take beyond what its bytes need
-IN_PLACE = 4 << 20  # bytes, about a millisecond: less than that is copied at once where nothing else is under way
-BREATH = 2e-4  # seconds after such a copy until the next may come
-CLOSE = 2.0  # seconds for the threads to end
-SLOWEST = 200e6  # bytes a second: what a copy is granted before it counts as stuck
-SOON, LATE = 1e-4, 1e-3  # seconds between looks at a write that does not say when it will be done
-LATEST = 0.1  # and at one that does: its peer may die before
+IN_PLACE = 4 << 20  # bytes, about a millisecond: a smaller write is copied at once if no other is under way
+BREATH = 2e-4  # seconds after such a copy before the next may start
+CLOSE = 2.0  # seconds allowed for the threads to end
+SLOWEST = 200e6  # bytes a second: the slowest copy that does not count as stuck
+SOON, LATE = 1e-4, 1e-3  # seconds between checks of a write that does not say when it will be done
+LATEST = 0.1  # the same for one that does: its peer may die earlier
 GONE = "the peer is gone"
 GIVEN_UP = "given up before it was written"
 
 
 def threads(asked: int = 0) -> int:
-    """How many shards: as asked, else by cores, but never one alone, so that a slow session leaves others alive."""
+    """Return how many shards to use: as asked, else by cores, but at least two, so that a slow session leaves others
+    alive.
+    """
     return asked or min(4, max(2, (os.cpu_count() or 1) // CORES_PER_THREAD))
 
 
 class Caller(Protocol):
-    """The loop that owns the workers: `later` on its own thread only."""
+    """The loop that owns the workers. Call `later` on its own thread only."""
 
     def call(self, action: Callable[[], None]) -> bool: ...
     def later(self, seconds: float, action: Callable[[], None]) -> object: ...
@@ -56,20 +58,20 @@ class Caller(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One post on its way. `op` is what the caller holds: it changes on the loop's thread only."""
+    """One post under way. `op` is what the caller holds: it changes on the loop's thread only."""
 
     op: Op
     plan: TransferPlan
     src: Pages
     dst: Pages
     shard: WorkerShard
-    made: Op | None = None  # the inner transport's; its shard's thread looks at it
-    taken: bool = False  # by a thread, or given up: whoever comes second leaves it alone
+    made: Op | None = None  # the inner transport's op; the shard's thread checks it
+    taken: bool = False  # by a thread, or given up: whichever comes second leaves it alone
     began: float = 0.0
     look_at: float = 0.0
 
     def schedule(self) -> None:
-        """When to look at the write next: when it says, else the rarer the longer it takes."""
+        """Set when to check the write next: when it says, else less often the longer it takes."""
         now, due = time.monotonic(), self.made.due if self.made is not None else 0.0
         if due > now:
             self.look_at = min(due, now + LATEST)
@@ -85,23 +87,23 @@ class Order(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class WorkerShard:
-    """`lock` guards what a thread and its successor share, and who takes a job; nobody holds it across a call."""
+    """`lock` guards what a thread and its successor share, and who takes a job; it is never held across a call."""
 
     number: int
     inbox: SimpleQueue[Order | None] = field(default_factory=SimpleQueue)
     lock: threading.Lock = field(default_factory=threading.Lock)
     peers: set[str] = field(default_factory=set)
-    parked: dict[str, list[Order]] = field(default_factory=dict)  # by peer whose call has not returned
+    parked: dict[str, list[Order]] = field(default_factory=dict)  # by peer, while that peer's call has not returned
     worker: TransferWorker | None = None
-    watched: bool = False  # the loop will look whether the running call returns
-    closing: bool = False  # an order to close what strangers left is in the inbox or runs
+    watched: bool = False  # the loop will check whether the running call returns
+    closing: bool = False  # an order to close connections that strangers left is queued or running
 
 
 class Workers(TransportWrapper):
-    """A transport whose posts return at once: the op is RUNNING, and the loop is called when there is news of it.
+    """A transport whose posts return at once: the op is RUNNING, and the loop is called when its state changes.
 
-    Every method belongs to the loop's thread; `allocate`, `register` and `close` come before its start and after its
-    end. An op has not `begun` while it waits for a thread.
+    Every method belongs to the loop's thread, except that `allocate`, `register` and `close` are called before it
+    starts or after it ends. An op has not `begun` while it waits for a thread.
     """
 
     def __init__(self, inner: Transport, loop: Caller, count: int, patience: float = STUCK) -> None:
@@ -115,15 +117,15 @@ class Workers(TransportWrapper):
         self._outer_name: dict[str, str] = {}
         self._names_used: dict[str, int] = {}  # while their peers are being dropped
         self._open: dict[str, set[Job]] = {}  # by the inner transport's name of a peer
-        self._jobs = 0  # open ones, of all peers
-        self._turn_at = 0.0  # monotonic: when the loop's thread may copy by itself again
-        self._lost: list[TransferWorker] = []  # threads that are still in a call that does not return
+        self._jobs = 0  # open jobs, of all peers
+        self._turn_at = 0.0  # monotonic: when the loop's thread may next copy by itself
+        self._lost: list[TransferWorker] = []  # threads still in a call that does not return
 
     # --- peers
 
     def add_peer(self, peer: str, descriptor: bytes) -> None:
         self.drop_peer(peer)
-        # A peer of this name may still wait to be dropped by its thread: the new one must not go with it.
+        # A peer of this name may still be waiting for its thread to drop it: the new one must not be dropped with it.
         again = self._names_used.get(peer, 0)
         name = f"{peer}.{again}" if again else peer
         super().add_peer(name, descriptor)
@@ -165,7 +167,7 @@ class Workers(TransportWrapper):
     # --- writes
 
     def post(self, plan: TransferPlan, src_pages: Pages, dst_pages: Pages) -> Op:
-        """`nbytes` and `descriptors` are what the plan says until the write has ended."""
+        """Post a write. `nbytes` and `descriptors` are the plan's figures until the write has ended."""
         require_pairs(src_pages, dst_pages, plan.local, plan.remote)  # a caller's mistake, not the peer's failure
         count = len(src_pages)
         peer = self._outer_name.get(plan.peer, plan.peer)
@@ -184,7 +186,7 @@ class Workers(TransportWrapper):
         return op
 
     def _post_here(self, job: Job) -> None:
-        """Two changes of thread are dear for a small copy; of several at once, only the first is made here."""
+        """Post on the loop's thread: two thread switches are expensive for a small copy. Of several, only the first."""
         began, op = time.monotonic(), job.op
         job.taken, job.began = True, began
         made = job.made = posted(self.inner, job)
@@ -214,7 +216,7 @@ class Workers(TransportWrapper):
         return False
 
     def _withdraw(self, job: Job, why: str) -> bool:
-        """Whether no thread had taken it yet; then none will."""
+        """Withdraw a job. Return whether no thread had taken it yet; then none will."""
         with job.shard.lock:
             free, job.taken = not job.taken, True
         if free:
@@ -222,7 +224,7 @@ class Workers(TransportWrapper):
         return free
 
     def close_left(self, lane: int | None = None) -> None:
-        """Each thread for its own lane, when its turn comes: a post that hangs holds up no other lane."""
+        """Queue this for each thread, for its own lane: a post that hangs holds up no other lane."""
         for shard in self._shards:
             if not shard.closing and lane in (None, shard.number):
                 shard.closing = True
@@ -240,7 +242,7 @@ class Workers(TransportWrapper):
             self._loop.later(seconds, lambda: self._watch(shard))
 
     def _watch(self, shard: WorkerShard) -> None:
-        """See to it that the call returns that others are queued behind."""
+        """Replace the thread if its call does not return while orders wait behind it."""
         shard.watched = False
         worker = shard.worker
         if worker is None or shard.inbox.empty():
@@ -285,16 +287,16 @@ class Workers(TransportWrapper):
         op.handle = None
 
     def died(self, thread: str, error: BaseException) -> None:
-        """A thread ended on an error nobody expected: so does the loop, and every room of the rank fails."""
+        """A thread ended on an unexpected error: end the loop as well, so that every room of the rank fails."""
         self._loop.call(functools.partial(_die, f"thread {thread} ended on {in_words(error)}"))
 
     def close(self) -> None:
-        """A thread that does not return from its call keeps the transport open until the process ends."""
+        """Close the transport. A thread that does not return from its call keeps it open until the process ends."""
         if self.detach():
             super().close()
 
     def detach(self) -> bool:
-        """End the threads, after what they were given to do; whether none is left that uses the transport inside."""
+        """End the threads after their queued orders. Return whether no thread is left that uses the inner transport."""
         workers = [shard.worker for shard in self._shards if shard.worker is not None]
         for jobs in self._open.values():
             for job in list(jobs):
@@ -316,13 +318,13 @@ def _die(words: str) -> None:
 
 
 def posted(transport: Transport, job: Job) -> Op:
-    """What became of the post: whatever it raises is the failure of this one write."""
+    """Post a job and return its op. Whatever the post raises is the failure of this one write."""
     try:
         return transport.post(job.plan, job.src, job.dst)
     except TransferError as error:
         return Op(job.plan.peer, 0, OpState.FAILED, str(error))
     except Exception as error:
-        # Peers share this thread, and the libraries beneath are not ours: what nobody foresaw costs one peer its rooms.
+        # Peers share this thread, and the libraries beneath are not ours: an unexpected error costs one peer its rooms.
         log.exception("A KV write into session %s hit an exception", job.plan.peer)
         return Op(job.plan.peer, 0, OpState.FAILED, f"{type(error).__name__}: {error}")
 
@@ -333,7 +335,7 @@ class TransferWorker:
     def __init__(self, shard: WorkerShard, owner: Workers, underway: list[Job]) -> None:
         self.shard = shard
         self.underway = underway
-        self.order: Order | None = None  # the call it is in
+        self.order: Order | None = None  # the order it is executing
         self.since = 0.0
         self.replaced = False
         self._owner = owner
@@ -342,7 +344,7 @@ class TransferWorker:
         self.thread.start()
 
     def overdue(self, now: float, patience: float) -> float:
-        """Seconds until the running call counts as stuck; infinite when there is none."""
+        """Return the seconds until the running call counts as stuck; infinite if there is none."""
         order = self.order
         return self.since + patience + order.nbytes / SLOWEST - now if order is not None else math.inf
 
@@ -378,7 +380,7 @@ class TransferWorker:
         return [job for job in self.underway if job.look_at <= now]
 
     def _guarded(self, order: Order) -> bool:
-        """Do it; False when it took so long that another thread has taken this one's place."""
+        """Execute an order. Return False if it took so long that another thread has replaced this one."""
         with self.shard.lock:
             parked = self.shard.parked.get(order.peer)
             if parked is not None:
@@ -388,7 +390,7 @@ class TransferWorker:
         try:
             order.act(self)
         except Exception as error:
-            # As in `posted`. Errors of anything but an order still end the thread, and with it the rank.
+            # As in `posted`. An error outside an order still ends the thread, and with it the rank.
             log.exception("A KV transfer for session %s hit an exception; its writes fail", order.peer)
             self._fail(order.peer, f"{type(error).__name__}: {error}")
         with self.shard.lock:
@@ -421,7 +423,7 @@ class TransferWorker:
             self.adopt(job)
 
     def adopt(self, job: Job) -> None:
-        """Go on with a write that another thread has begun."""
+        """Take over a write that another thread has begun."""
         job.schedule()
         self.underway.append(job)
 
