@@ -2,8 +2,8 @@
 
     PDCTL_FAULTS="drop:transfer_info@room%3==0; delay:status=200ms; corrupt:page@p=0.1; kill:prefill.after_chunk=2"
 
-One fault is ACTION:STEP[=VALUE][@SELECTOR,…]. It is parsed once, into values; without the variable nobody looks at any
-of this. Every firing leaves one marked line in the log.
+One fault is ACTION:STEP[=VALUE][@SELECTOR,…]. The text is parsed once, into values; without the variable none of this
+runs. Every fault that fires leaves one marked line in the log.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FRAMES = ("register", "registered", "transfer_info", "status", "abort", "abort_a
 
 
 class Action(NamedTuple):
-    """`value`: what follows `=`: a duration, a number, or nothing."""
+    """`value` is what follows `=`: a duration, a number, or nothing."""
 
     name: str
     value: str
@@ -54,7 +54,7 @@ ACTIONS = (
 
 
 class FaultStep(NamedTuple):
-    """`rooms`: whether the step knows its room."""
+    """`rooms`: whether the room is known at this step."""
 
     name: str
     actions: tuple[str, ...]
@@ -63,7 +63,7 @@ class FaultStep(NamedTuple):
 
     @property
     def of_role(self) -> bool:
-        """Whether it is reached in a role, which knows the requests of clients."""
+        """Whether the step is reached in a prefill or decode role, where clients' requests are known."""
         return self.name.startswith(("prefill.", "decode."))
 
 
@@ -117,7 +117,7 @@ SELECTORS = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`value`: seconds, or for `kill` which time. Selectors not given are 0, those for which 0 means something -1."""
+    """`value`: seconds, or for `kill` which time. A selector not given is 0, or -1 if 0 is a valid value for it."""
 
     word: str
     action: str
@@ -136,17 +136,17 @@ class Fault:
 
 @lru_cache
 def read(text: str) -> tuple[Fault, ...]:
-    """The faults in `text`. Raises ValueError naming the word that is wrong and what may stand there."""
+    """Return the faults in `text`. Raise ValueError, naming the wrong word and what is valid there."""
     return tuple(_fault(word.strip()) for word in text.split(";") if word.strip())
 
 
 def words() -> list[str]:
-    """What this process was asked for, as it shows in /server_info."""
+    """Return the faults this process was given, as shown in /server_info."""
     return [fault.word for fault in read(os.environ.get(ENV, ""))]
 
 
 def start_lines() -> tuple[str, ...]:
-    """What the log says at the start, one line for each fault."""
+    """Return the log lines for the start, one per fault."""
     docs = {step.name: step.doc for step in STEPS}
     return tuple(f"{MARK}: {one.word}: where {docs[one.step]}" for one in read(os.environ.get(ENV, "")))
 
@@ -180,7 +180,7 @@ def _value(word: str, action: Action, text: str | None) -> float:
 
 
 def _selected(fault: Fault, step: FaultStep, tail: str) -> Fault:
-    """`fault` with what stands behind its `@`."""
+    """Return `fault` with the selectors that follow its `@`."""
     given: dict[str, float] = {}
     when = ""
     for text in (part.strip() for part in tail.split(",") if part.strip()):
@@ -214,7 +214,7 @@ def _number(word: str, text: str, least: int) -> int:
 
 
 class Armed:
-    """The faults of one component, and how often each of its steps was reached. One thread at a time."""
+    """The faults of one component, and how often each of its steps was reached. Used by one thread at a time."""
 
     def __init__(self, faults: tuple[Fault, ...], rank: int) -> None:
         self._faults = tuple(fault for fault in faults if fault.rank in (-1, rank))
@@ -223,23 +223,23 @@ class Armed:
         self._dice = {fault: random.Random(fault.seed) for fault in self._faults}
         self._server = os.getppid()
         self._requests = 0
-        self._numbers: dict[int, int] = {}  # room → which request it is of those that clients sent
+        self._numbers: dict[int, int] = {}  # room → number of its request among those that clients sent
 
     def admitted(self, room: int) -> None:
-        """A client's request was taken."""
+        """Count a client's request that was accepted."""
         self._requests += 1
         if any(0 <= fault.after < self._requests for fault in self._faults):
             self._numbers[room] = self._requests
 
     def at(self, step: str, room: int | None = None) -> Fault | None:
-        """The fault that hits here, after it happened. A `kill` does not return, a `stall` when it is over."""
+        """Apply and return the fault that fires here, if any. A `kill` never returns, a `stall` returns at its end."""
         fault = self.hit(step, room)
         if fault is not None:
             self.happen(fault)
         return fault
 
     def hit(self, step: str, room: int | None = None) -> Fault | None:
-        """The fault that hits here, after it was logged; it did not happen yet."""
+        """Return the fault that fires here, logged but not yet applied; None if there is none."""
         for fault in self._faults:
             if fault.step == step and self._hits(fault, room):
                 where = "" if room is None else f" room={room}"
@@ -248,12 +248,12 @@ class Armed:
         return None
 
     def happen(self, fault: Fault) -> None:
-        """What a fault does wherever it hits; the rest is the business of the step."""
+        """Do the part of a fault that is the same at every step; the step does the rest."""
         if fault.action == "stall":
             time.sleep(fault.value)
         if fault.action == "end":
             log.warning("%s: this instance ends itself by SIGKILL now, in the middle of a transfer", MARK)
-            if os.getppid() == self._server:  # else it is gone already, and the number may be anybody's
+            if os.getppid() == self._server:  # otherwise it is gone already, and its pid may belong to any process
                 os.kill(self._server, signal.SIGKILL)
         if fault.action in ("end", "kill"):
             kill()
@@ -276,18 +276,18 @@ class Armed:
 
 
 class AnswerFaults:
-    """What PDCTL_FAULTS makes of a bootstrap server's answers."""
+    """Applies PDCTL_FAULTS to a bootstrap server's answers."""
 
     def __init__(self, armed: Armed) -> None:
         self._armed = armed
 
     async def answer(self, given: BootstrapResponse) -> BootstrapResponse | None:
-        """None: none is given."""
+        """Return the answer to give; None: give none."""
         fault = self._armed.at("bootstrap")
         if fault is None:
             return given
         if fault.action == "delay":
-            import asyncio  # not at the top: the bootstrap server alone needs it
+            import asyncio  # not at the top: only the bootstrap server needs it
 
             await asyncio.sleep(fault.value)
         elif fault.action == "corrupt":
@@ -296,7 +296,7 @@ class AnswerFaults:
 
 
 def raiser(step: str, rank: int = 0) -> Callable[[], None] | None:
-    """What raises at `step` when PDCTL_FAULTS asks for it; None, as nearly always, where it does not."""
+    """Return a function that raises at `step` if PDCTL_FAULTS asks for it; None (the usual case) if it does not."""
     asked = tuple(fault for fault in read(os.environ.get(ENV, "")) if fault.step == step)
     if not asked:
         return None
@@ -311,12 +311,12 @@ def raiser(step: str, rank: int = 0) -> Callable[[], None] | None:
 
 
 def arm(rank: int = 0, more: str = "") -> Armed | None:
-    """What PDCTL_FAULTS, and `more` like it, ask of a component of `rank`; None, as nearly always, for nothing."""
+    """Return the faults that PDCTL_FAULTS and `more` ask of a component of `rank`; None (the usual case) if none."""
     text = "; ".join(filter(None, (os.environ.get(ENV, ""), more)))
     return Armed(read(text), rank) if text else None
 
 
 def kill() -> None:
-    """SIGKILL of this process: nothing is cleaned up, nobody is told."""
+    """Send this process SIGKILL: nothing is cleaned up, no peer is told."""
     os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(60)  # the signal is on its way

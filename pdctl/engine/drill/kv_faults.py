@@ -1,4 +1,4 @@
-"""KV frames and writes that fail, get lost, late, doubled or damaged on request (pdctl.engine.drill.fault_points)."""
+"""KV frames and writes that are failed, lost, delayed, repeated or damaged on request (fault_points.py)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class FrameFaults:
-    """`later` is the loop's timer: a frame that is late holds up nothing else."""
+    """`later` is the loop's timer, so that a delayed frame holds up nothing else."""
 
     def __init__(self, armed: Armed, later: Later) -> None:
         self._armed = armed
@@ -41,7 +41,7 @@ class FrameFaults:
         return FaultyLink(self, context, endpoint, keys)
 
     def passing(self, frame: bytes, prefix: str, go_on: Callable[[bytes], bool]) -> bool:
-        """Let `frame` go on as the faults have it; what `go_on` says, True where it never gets that far."""
+        """Pass `frame` to `go_on` as the faults say. Return what `go_on` returns, or True if it is not called now."""
         kind, room = described(frame)
         fault = self._armed.at(prefix + kind, room) if kind else None
         if fault is None or fault.action == "stall":
@@ -72,7 +72,7 @@ class FaultyLink(Link):
 
 
 def described(frame: bytes) -> tuple[str, int | None]:
-    """The kind of a frame and its room; an empty kind where nobody can read it."""
+    """Return a frame's kind and room; the kind is empty if the frame cannot be decoded."""
     try:
         message = codec.decode(frame)
     except FrameError:
@@ -81,7 +81,7 @@ def described(frame: bytes) -> tuple[str, int | None]:
 
 
 def damaged(frame: bytes) -> bytes:
-    """The header stays, so that it still is a frame of this socket; the body loses its end."""
+    """Cut off the end of the body. The header stays, so that it is still a frame for this socket."""
     return frame[: max(8, len(frame) - 3)]
 
 
@@ -97,7 +97,7 @@ def _forget(_: bool) -> None:
 class FaultyTransport(TransportWrapper):
     def __init__(self, inner: Transport, armed: Armed) -> None:
         super().__init__(inner)
-        self.caps = dataclasses.replace(inner.caps, prompt=False)  # a stall must never be the KV manager's
+        self.caps = dataclasses.replace(inner.caps, prompt=False)  # a stall must never block the KV manager
         self._armed = armed
         self.breaks_off: Callable[[], None] | None = None  # half-way through the next write
 
@@ -108,7 +108,7 @@ class FaultyTransport(TransportWrapper):
             self.breaks_off()
         fault = self._armed.at("post")
         action = fault.action if fault is not None else ""
-        if action == "drop":  # as a write that the network acknowledged and lost
+        if action == "drop":  # like a write that the network acknowledged and then lost
             return Op(plan.peer, plan.nbytes(len(src_pages)), OpState.DONE)
         if action == "fail":
             return Op(plan.peer, 0, OpState.FAILED, f"fault {fault.word}" if fault else "")
@@ -120,14 +120,14 @@ class FaultyTransport(TransportWrapper):
 
 
 def with_faults(transport: Transport, rank: int, more: str = "") -> Transport:
-    """`transport`, or one around it that does what PDCTL_FAULTS, and `more` like it, ask."""
+    """Return `transport`, wrapped if PDCTL_FAULTS or `more` ask for faults in it."""
     armed = arm(rank, more)
     if armed is None:
         return transport
     checked = find(transport, ChecksumTransport)
     if checked is not None and find(checked, FaultyTransport) is not None:
-        return transport  # of the prefill this instance was before it was a decode
-    if checked is not None:  # checksums are of what was to be sent: they have to see the fault
+        return transport  # a wrapper from when this instance was a prefill, before it became a decode
+    if checked is not None:  # checksums are of the bytes that should be sent: the fault has to come after them
         checked.beneath(lambda inner: FaultyTransport(inner, armed))
         return transport
     return FaultyTransport(transport, armed)

@@ -1,9 +1,9 @@
-"""A network as a value (docs/rehearsals.md): what an operation on it costs, and when each of them is through.
+"""A network as a value (docs/rehearsals.md): what an operation on it costs, and when each one completes.
 
-`400Gbps,op=50us,latency=5us,loss=0.01%,stall=200ms/5s` is read by `Link.parse`; `Wire` turns a link into events in
-time, with no thread and no clock of its own. Operations that are on the wire together share it evenly, as flows on a
-network do. With k lanes and n equal operations of b bytes that gives ceil(n / k) * op + n * b / rate: only the cost per
-operation divides by k.
+`400Gbps,op=50us,latency=5us,loss=0.01%,stall=200ms/5s` is parsed by `ModelledLink.parse`; `Wire` turns a link into
+events in time, with no thread and no clock of its own. Operations on the wire at the same time share it evenly, as
+flows on a network do. With k lanes and n equal operations of b bytes the total is ceil(n / k) * op + n * b / rate: only
+the cost per operation is divided by k.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DURATION = re.compile(rf"{NUMBER} *({'|'.join(SECONDS)})")
 
 
 class Window(NamedTuple):
-    """For `length` seconds out of every `every`, the first time after `every`."""
+    """`length` seconds out of every `every`; the first begins after `every` seconds."""
 
     length: float
     every: float
@@ -35,12 +35,12 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelledLink:
-    """Seconds, bytes and shares of 1. The default costs nothing.
+    """Seconds, bytes, and fractions of 1. The default costs nothing.
 
     An operation waits for one of `lanes`, is prepared (`op` + `descriptor` for each of its descriptors), shares the
-    wire evenly with the others that are on it (`rate` bytes a second for all together), and is known to have arrived
-    `latency` later. Of its packets (`mtu` bytes) the share `loss` is sent twice, each `retransmit` later. Nothing moves
-    in a `stall`; a `flap` fails every operation that is under way or begins in it.
+    wire evenly with the others on it (`rate` bytes a second for all together), and is known to have arrived `latency`
+    later. The fraction `loss` of its packets (`mtu` bytes) is sent twice, each `retransmit` later. Nothing moves in a
+    `stall`; a `flap` fails every operation that is under way or begins in it.
     """
 
     rate: float = math.inf
@@ -57,7 +57,7 @@ class ModelledLink:
 
     @classmethod
     def parse(cls, text: str) -> ModelledLink:
-        """Raises ValueError naming the word and what may stand there."""
+        """Parse a link. Raise ValueError, naming the wrong word and what is valid there."""
         values: dict[str, float | int | Window] = {}
         for word in text.split(","):
             name, equals, value = word.strip().partition("=")
@@ -77,7 +77,7 @@ class ModelledLink:
         return cls(lanes=lanes, **values).slowed(float(slower))  # type: ignore[arg-type]  # each reader gives its field's type
 
     def slowed(self, factor: float) -> ModelledLink:
-        """The same link in slow motion: everything takes `factor` times as long."""
+        """Return the same link in slow motion: everything takes `factor` times as long."""
 
         def window(one: Window | None) -> Window | None:
             return one and Window(one.length * factor, one.every * factor)
@@ -95,7 +95,7 @@ class ModelledLink:
 
 
 def rate(text: str) -> float:
-    """Bytes per second: `64KiB`, `1.5MB/s`, `400Gbps`. Raises ValueError for anything else."""
+    """Parse bytes per second: `64KiB`, `1.5MB/s`, `400Gbps`. Raise ValueError for anything else."""
     return _positive(_unit(RATE, UNITS, text))
 
 
@@ -113,7 +113,7 @@ def _positive(value: float) -> float:
 
 
 def duration(text: str) -> float:
-    """Seconds: `200ms`, `1.5s`. Raises ValueError for anything else."""
+    """Parse seconds: `200ms`, `1.5s`. Raise ValueError for anything else."""
     return _unit(DURATION, SECONDS, text)
 
 
@@ -169,7 +169,7 @@ WORDS = {
 
 
 class OperationStage(Enum):
-    """What an operation is at."""
+    """Where an operation is."""
 
     QUEUED = "waits for a lane"
     PREPARED = "is prepared"
@@ -186,7 +186,7 @@ TIMED = frozenset({OperationStage.PREPARED, OperationStage.FLYING})
 
 @dataclass(slots=True, eq=False)
 class LinkOp:
-    """One operation. `until`: the end of a timed stage; `left`: bytes still to move; `late`: what losses cost it."""
+    """One operation. `until`: end of a timed stage; `left`: bytes still to move; `late`: latency and retransmits."""
 
     left: float
     preparation: float
@@ -200,14 +200,14 @@ class LinkOp:
 
 
 class Outage:
-    """Active for a window's length at the end of each of its periods, counted from `start`."""
+    """Active for a window's length from the end of each period, counted from `start`."""
 
     def __init__(self, window: Window | None, start: float) -> None:
         self._window = window
         self._start = start
         self._turns = 1
         self.active = False
-        self.edge = start + window.every if window else math.inf  # when it begins or ends next
+        self.edge = start + window.every if window else math.inf  # when it next begins or ends
 
     def turn(self) -> None:
         if self._window is None:
@@ -215,26 +215,26 @@ class Outage:
         self.active = not self.active
         if not self.active:
             self._turns += 1
-        # From whole periods, never from the last edge: errors of rounding must not add up.
+        # Computed from whole periods, not from the last edge, so that rounding errors do not add up.
         self.edge = self._start + self._turns * self._window.every + (self._window.length if self.active else 0.0)
 
     def skip(self, now: float) -> None:
-        """Go to the last period that began before `now`: after an idle night there is no need to turn through it."""
+        """Skip to the last period that began before `now`, instead of stepping through a long idle time."""
         if self._window is not None and self.edge + self._window.every < now:
             self._turns = max(1, int((now - self._start) // self._window.every))
             self.active, self.edge = False, self._start + self._turns * self._window.every
 
 
 class Wire:
-    """Times are seconds of any one clock that does not go back; `now` is where the model stands."""
+    """The state of a link. Times are seconds of any one monotonic clock; `now` is the time the model has reached."""
 
     def __init__(self, link: ModelledLink, now: float) -> None:
-        import numpy as np  # not at the top: every process reads a command line, few model a link
+        import numpy as np  # not at the top: every process parses a command line, few model a link
 
         self._link = link
         self.now = now
         self._random = np.random.default_rng(link.seed)
-        self._ops: list[LinkOp] = []  # in the order they began; none of them over
+        self._ops: list[LinkOp] = []  # in the order they began; none of them finished
         self._stall = Outage(link.stall, now)
         self._flap = Outage(link.flap, now)
 
@@ -253,13 +253,13 @@ class Wire:
         return made
 
     def cancel(self, op: LinkOp) -> None:
-        """Its bytes leave the wire to the others."""
+        """Take an operation off the wire; the others share what it used."""
         if not op.over:
             op.stage = OperationStage.LOST
         self._assign_lanes()
 
     def advance(self, now: float) -> None:
-        """Let everything happen that happens until `now`."""
+        """Process every event until `now`."""
         if not self._ops:
             self._stall.skip(now)
             self._flap.skip(now)
@@ -270,7 +270,7 @@ class Wire:
 
     @property
     def due(self) -> float:
-        """When something changes next, if nothing else begins; infinite when nothing is under way."""
+        """When something changes next if nothing else begins; infinite if nothing is under way."""
         return self._next() if self._ops else math.inf
 
     def _next(self) -> float:
@@ -288,18 +288,18 @@ class Wire:
         return [op for op in self._ops if op.stage == OperationStage.MOVING]
 
     def _move(self, to: float) -> None:
-        """Bytes leave until `to`, which is not after the next event."""
+        """Move bytes until `to`, which is not after the next event."""
         moving = self._moving()
         if moving and not self._stall.active:
             least = min(op.left for op in moving)
-            # At the time when the first is through, it is through: what rounding leaves would never get there.
+            # When the first operation is due to finish, finish it: bytes left over by rounding would never move.
             share = least if to >= self._first_through() else (to - self.now) * self._link.rate / len(moving)
             for op in moving:
                 op.left -= min(share, op.left)
         self.now = to
 
     def _fire(self) -> None:
-        """Everything that is due at `now`."""
+        """Process everything that is due at `now`."""
         if self._stall.edge <= self.now:
             self._stall.turn()
         if self._flap.edge <= self.now:
@@ -314,7 +314,7 @@ class Wire:
         self._assign_lanes()
 
     def _assign_lanes(self) -> None:
-        """Forget what is over; free lanes go to those that have waited longest."""
+        """Drop finished operations and give free lanes to those that have waited longest."""
         if self._flap.active:
             for op in self._ops:
                 op.stage = op.stage if op.over else OperationStage.LOST

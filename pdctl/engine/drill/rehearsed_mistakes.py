@@ -1,7 +1,7 @@
-"""Real PD incidents on request: what `--rehearse` may say, and what the engine then does as SGLang would.
+"""Real PD incidents on request: the options of `--rehearse`, and what the engine then does as SGLang would.
 
 Every rehearsal copies something SGLang does (0.5.3 to 0.5.23) that this engine refuses to do, or an accident. All are
-off unless asked for, and a process that has one says so at its start and in /server_info.
+off unless asked for, and a process that has one reports it at its start and in /server_info.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MARK = "REHEARSAL"
 
 
 class Option(NamedTuple):
-    """`value` names what may follow `=` ("[=PORT]": may be left out); `roles` are those that understand it."""
+    """`value` names what may follow `=` ("[=PORT]": may be left out); `roles` are those that accept the option."""
 
     name: str
     value: str
@@ -70,7 +70,7 @@ HELP = "real incidents on request, off by default, each marked in the log and in
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """`link` None: as fast as it goes. `die_after` None: never. `words` are the options as given."""
+    """`link` None: no modelled link. `die_after` None: never. `words` are the options as given."""
 
     words: tuple[str, ...] = ()
     null_port_fallback: bool = False
@@ -85,20 +85,20 @@ class Rehearsal:
         return self.die_after is not None
 
     def fault(self, role: str) -> str:
-        """`die_after` as PDCTL_FAULTS would have it (pdctl.engine.drill.fault_points); empty without."""
+        """Return `die_after` in the syntax of PDCTL_FAULTS (pdctl.engine.drill.fault_points); empty if it is None."""
         step = "prefill.write" if role == "prefill" else "decode.transfer"
         return f"end:{step}@after={self.die_after}" if self.dies else ""
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What the log says at the start, one line for each option."""
+        """The log lines for the start, one per option."""
         docs = {option.name: option.doc for option in OPTIONS}
         return tuple(f"{MARK}: {word}: {docs[word.partition('=')[0]]}" for word in self.words)
 
 
 @lru_cache
 def read(words: tuple[str, ...]) -> Rehearsal:
-    """The rehearsal that `--rehearse words` asks for. Raises ValueError naming the word and what may stand there."""
+    """Return the rehearsal that `--rehearse words` asks for. Raise ValueError with the wrong word and what is valid."""
     given: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -124,7 +124,7 @@ def read(words: tuple[str, ...]) -> Rehearsal:
 
 
 def misused(words: Sequence[str], role: str) -> str:
-    """Why a server of `role` cannot rehearse this; empty when it can."""
+    """Return why a server of `role` cannot rehearse this; empty if it can."""
     try:
         rehearsal = read(tuple(words))
     except ValueError as error:
@@ -145,7 +145,7 @@ def _port(text: str) -> int:
 
 
 def _link(given: dict[str, str]) -> ModelledLink | None:
-    """`slow-transfer=RATE` is the link that has a rate and nothing else."""
+    """Return the link asked for. `slow-transfer=RATE` is a link with a rate and nothing else."""
     slow, shape = given.get("slow-transfer"), given.get("link")
     if slow is not None and shape is not None:
         raise ValueError(f"slow-transfer={slow}: link={shape} says how fast the link is; give one of them")

@@ -1,9 +1,9 @@
 """The parts of a rank that --rehearse puts in place of the ordinary ones (docs/rehearsals.md).
 
-`ShapedTransport` is any transport behind a modelled link: it reports each operation when the link would have been
-through with it. The bytes move at once, through the transport inside; only the report of them is held back, so that the
-time they really took counts towards the link's and is not added to it. A link that is faster than the real copy shows
-the real copy. `RehearsedDecode` ends as SGLang's does on a page size that it cannot read.
+`ShapedTransport` puts any transport behind a modelled link: it reports each operation when the link would have
+completed it. The bytes move at once, through the inner transport; only the report is held back, so that the time they
+really took is part of the link's time and not added to it. If the link is faster than the real copy, the real copy
+decides. `RehearsedDecode` ends as SGLang's does on a page size mismatch.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ GIVEN_UP = "given up before it was written"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """An operation of the transport inside, and where it is on the modelled link."""
+    """An operation of the inner transport, and its counterpart on the modelled link."""
 
     made: Op
     link_op: LinkOp
 
 
 class ShapedTransport(TransportWrapper):
-    """`Op.due` says when an operation is worth another look, so that nobody needs to poll in between."""
+    """`Op.due` says when to check an operation again, so that nothing has to poll in between."""
 
     def __init__(self, inner: Transport, link: ModelledLink, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(inner)
@@ -49,7 +49,7 @@ class ShapedTransport(TransportWrapper):
         self._clock = clock
         self._wire = Wire(link, clock())
         self._running: list[Op] = []
-        self._lock = threading.RLock()  # several threads may post, each for its own peers, over one link
+        self._lock = threading.RLock()  # several threads may post over one link, each for its own peers
 
     def post(self, plan: TransferPlan, src_pages: Pages, dst_pages: Pages) -> Op:
         began, nbytes = self._clock(), plan.nbytes(len(src_pages))
@@ -96,7 +96,7 @@ class ShapedTransport(TransportWrapper):
         super().close()
 
     def _give_up(self, op: Op, why: str) -> bool:
-        """False while the transport inside still writes: then it is not over, whatever the link says."""
+        """Fail an operation. Return False while the inner transport writes: it is not over, whatever the link says."""
         if isinstance(op.handle, Held):
             if not self._inner.release(op.handle.made):
                 return False

@@ -54,8 +54,7 @@ class PageAllocator:
         return self.num_pages - RESERVED_PAGES - self._free
 
     def alloc(self, count: int, after: int = -1) -> Pages | None:
-        """Return `count` pages, from the shortest run that holds them all, else the longest first; None if fewer are
-        free.
+        """Return `count` pages: of the shortest run that holds all, else the longest first; None if fewer are free.
 
         `after` is a page whose owner wants more. The pages right behind it come first, so that its run stays
         contiguous.
@@ -214,9 +213,7 @@ NO_TOKENS: Tokens = np.empty(0, dtype=np.int32)
 
 
 class Node:
-    """An edge and the node at its end: `pages` hold the K and V of `tokens`; `locks` counts the requests that read
-    them.
-    """
+    """An edge and its end: `pages` hold the K and V of `tokens`; `locks` counts the requests that read them."""
 
     __slots__ = ("children", "locks", "pages", "parent", "tokens", "used")
 
@@ -364,8 +361,7 @@ class RadixCache:
         return upper
 
     def _cut(self, node: Node, keep: int) -> None:
-        """Drop the pages of a leaf after the first `keep`. An empty leaf is removed, which may make its parent a leaf.
-        """
+        """Drop a leaf's pages after the first `keep`. An empty leaf is removed, which may make its parent a leaf."""
         lost = len(node.pages) - keep
         self.pages -= lost
         self.evictable_pages -= lost

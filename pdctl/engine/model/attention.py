@@ -1,14 +1,14 @@
 """Attention of one forward step: every new token over its sequence's pages, for each window of layers.
 
-Attention finds its operands at addresses of which a row's bits do not depend. MKL, which multiplies for torch's
-attention on x86, gives the same bits for the same operands where they begin at the same place within a cache line (its
-manual: "aligned on 64-byte boundaries"), and may add in another order elsewhere: where a sequence's pages lie in the
-pool, or a row in a batch, would change an answer. What begins elsewhere is copied. Heads of 16 float32 numbers and
-more, as all published models have them, mostly begin right.
+Operands are placed at addresses that do not affect a row's bits. MKL, which multiplies for torch's attention on x86,
+gives the same bits for the same operands if they begin at the same offset within a cache line (its manual: "aligned on
+64-byte boundaries"), and may add in another order if not. Without this, the place of a sequence's pages in the pool, or
+of a row in a batch, would change an answer. Operands that begin elsewhere are copied. Heads of 16 float32 numbers and
+more, which all published models have, are mostly aligned already.
 
-Attention sinks (gpt-oss): each head has one more score to share its softmax with, and no value behind it. With z the
-sum of a query's exponentiated scores, a sink s turns the divisor z into z + exp(s): the attention without it is scaled
-by sigmoid(log z - s), and log z is what the fused kernel hands out beside its result.
+Attention sinks (gpt-oss): each head has one more score in its softmax, with no value behind it. With z the sum of a
+query's exponentiated scores, a sink s turns the divisor z into z + exp(s): the attention without it is scaled by
+sigmoid(log z - s), and the fused kernel returns log z beside its result.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ LINE = 64  # bytes
 
 
 class AttentionStep:
-    """What every layer of one forward step shares: page arithmetic and masks, computed once."""
+    """What all layers of one forward step share: page arithmetic and masks, computed once."""
 
     def __init__(self, pool: KVPool, seqs: Sequence[SeqSlice], dtype: torch.dtype, windows: Sequence[int]) -> None:
-        """`windows` has an entry for each layer of the pool."""
+        """`windows` has one entry per layer of the pool."""
         self._counts = [seq.extend_len for seq in seqs]
         self.decode_only = max(self._counts) == 1
         where = positions(seqs)
@@ -51,26 +51,26 @@ class AttentionStep:
 
     @property
     def last_tokens(self) -> torch.Tensor:
-        """Row of each sequence's last new token."""
+        """The row of each sequence's last new token."""
         return torch.tensor([end - 1 for end in accumulate(self._counts)], device=self.positions.device)
 
     def past(self, layer: int) -> list[KeyValue]:
-        """Of each sequence, what its new tokens attend to in this layer (`WindowSpan`)."""
+        """Return, per sequence, the K and V that its new tokens attend to in this layer (`WindowSpan`)."""
         return self._spans[layer].past(layer)
 
     def pieces(self, layer: int, query: torch.Tensor) -> list[tuple[torch.Tensor, KeyValue, torch.Tensor | None]]:
-        """Each sequence's rows of `query` [tokens, …], its K and V, and its mask (`WindowSpan`)."""
+        """Return each sequence's rows of `query` [tokens, …], its K and V, and its mask (`WindowSpan`)."""
         span = self._spans[layer]
         return list(zip(torch.split(query, self._counts), span.past(layer), span.masks, strict=True))
 
     def attend(self, layer: int, query: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
-        """Queries of all new tokens, [tokens, heads, head_dim], each over its past and itself; same shape back."""
+        """Attend with all new tokens' queries, each over its past and itself: [tokens, heads, head_dim] in and out."""
         if self.decode_only:
             return self.attend_last(layer, query, sinks)
         return self._spans[layer].attend(layer, query, sinks)
 
     def attend_last(self, layer: int, query: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
-        """One query per sequence, [seqs, heads, head_dim], of its last token; same shape back."""
+        """Attend with one query per sequence, [seqs, heads, head_dim], that of its last token; same shape back."""
         return self._spans[layer].attend_last(layer, query, sinks)
 
 
@@ -86,14 +86,14 @@ class WindowSpan:
         self._window = window
         alone = max(self._counts) == 1 and pool.geometry.slabs_per_layer > 1
         self._reader = PageReader(pool, parts, join=alone and joinable(pool, dtype))
-        # None for one new token too: it attends to all that was read.
+        # None for a single new token too: it attends to everything that was read.
         self.masks = [
             _mask(seq, part.length, window, dtype, pool.device) if seq.extend_len > 1 else None
             for seq, part in zip(seqs, parts, strict=True)
         ]
 
     def attend(self, layer: int, query: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
-        """Queries of all new tokens, [tokens, heads, head_dim], each over its past and itself; same shape back."""
+        """Attend with all new tokens' queries, each over its past and itself: [tokens, heads, head_dim] in and out."""
         parts = []
         for part, past, hidden in zip(torch.split(query, self._counts), self.past(layer), self.masks, strict=True):
             if part.shape[0] == 1:
@@ -103,23 +103,23 @@ class WindowSpan:
         return torch.cat(parts)
 
     def attend_last(self, layer: int, query: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
-        """One query per sequence, [seqs, heads, head_dim], of its last token; same shape back."""
+        """Attend with one query per sequence, [seqs, heads, head_dim], that of its last token; same shape back."""
         past = self.past(layer)
         if self._window and len(query) < sum(self._counts):
-            # Read for earlier tokens too, whose windows begin earlier.
+            # K and V were read for earlier tokens too, whose windows begin earlier.
             past = [(past_in_place(k[:, :, -self._window :]), past_in_place(v[:, :, -self._window :])) for k, v in past]
         return self._ones(query, past, sinks)
 
     def _ones(self, query: torch.Tensor, past: Sequence[KeyValue], sinks: torch.Tensor | None) -> torch.Tensor:
-        """[seqs, heads, head_dim], each over all of its `past`.
+        """Attend with [seqs, heads, head_dim], each row over all of its `past`.
 
-        One call of the kernel for each, or for those that were joined: the kernel reads K and V where they lie, which
-        for many sequences is a third of a step. It computes one sequence and head after the other, each alike alone
-        and among others, as long as one thread does it (linear.py) and each begins where the others do
+        One kernel call per sequence, or per group of joined ones: the kernel reads K and V in place, which saves a
+        third of a step with many sequences. It computes one sequence and head after the other, and a row's result does
+        not depend on the others, as long as one thread computes it (linear.py) and every operand has the same alignment
         (`in_place`).
         """
         kv_heads, head_dim = self._heads
-        # Query heads that share a KV head are the rows of one product: no K or V is repeated.
+        # Query heads that share a KV head are the rows of one product, so that no K or V is repeated.
         heads = query.reshape(len(query), kv_heads, -1, head_dim)
         rows = [in_place(row) for row in torch.split(heads, [len(k) for k, _ in past])]
         if sinks is None:
@@ -130,7 +130,7 @@ class WindowSpan:
         return (torch.cat(parts) if len(parts) > 1 else parts[0]).reshape(query.shape)
 
     def past(self, layer: int) -> list[KeyValue]:
-        """In the order of the sequences, in the model's dtype."""
+        """Return K and V in the order of the sequences, in the model's dtype."""
         past = self._reader.past(layer)
         if self._convert:
             past = [(k.to(self._dtype), v.to(self._dtype)) for k, v in past]
@@ -140,7 +140,7 @@ class WindowSpan:
 def _several(
     query: torch.Tensor, past: KeyValue, hidden: torch.Tensor | None, sinks: torch.Tensor | None
 ) -> torch.Tensor:
-    """[new, heads, head_dim] over `past` under an additive mask; None is causal, for a past of the new tokens alone."""
+    """Attend with [new, heads, head_dim] under an additive mask. None is causal, for a past of only the new tokens."""
     rows = in_place(query.transpose(0, 1).unsqueeze(0))
     if sinks is None:
         out = F.scaled_dot_product_attention(rows, *past, attn_mask=hidden, is_causal=hidden is None, enable_gqa=True)
@@ -152,14 +152,14 @@ def _several(
 
 
 def _mask(seq: SeqSlice, length: int, window: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor | None:
-    """Additive [new tokens, length]; None where the kernel's own causal mask does it, which is faster.
+    """Return an additive mask [new tokens, length]; None if the kernel's own causal mask, which is faster, will do.
 
-    `length` is what the stretch holds, up to the sequence's end.
+    `length` is the number of tokens in the stretch, up to the sequence's end.
     """
     if not seq.prefix_len and (not window or length <= window):
         return None
     ones = torch.ones(seq.extend_len, length, dtype=torch.bool, device=device)
-    own = length - seq.extend_len  # column of the first new token, for itself
+    own = length - seq.extend_len  # column of the first new token itself
     hidden = ones.triu(own + 1)
     if window:
         hidden |= ones.tril_(own - window)
@@ -174,9 +174,9 @@ def attend_with_sinks(
     hidden: torch.Tensor | None = None,
     causal: bool = False,
 ) -> torch.Tensor:
-    """[1, heads, rows, head_dim] over [1, heads, tokens, head_dim]; `sinks` broadcasts over [1, heads, rows].
+    """Attend with [1, heads, rows, head_dim] over [1, heads, tokens, head_dim]. `sinks` broadcasts to [1, heads, rows].
 
-    `hidden` is an additive mask [rows, tokens]; `causal` hides what comes after the row's own place instead.
+    `hidden` is an additive mask [rows, tokens]; alternatively, `causal` hides what comes after each row's own position.
     """
     if query.device.type == "cpu":
         attended, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
@@ -196,7 +196,7 @@ def _plain(
     hidden: torch.Tensor | None,
     causal: bool,
 ) -> torch.Tensor:
-    """The same in plain operations, where no kernel hands out its sums."""
+    """Compute the same with plain operations, for devices whose kernel does not return log z."""
     scores = (query @ key.transpose(-1, -2)).float() * query.shape[-1] ** -0.5
     if causal:
         scores.masked_fill_(torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu_(1), -torch.inf)
@@ -208,24 +208,24 @@ def _plain(
 
 
 def in_place(query: torch.Tensor) -> torch.Tensor:
-    """The same numbers, dense and at the beginning of a cache line, whatever they were cut out of."""
+    """Return the same numbers, dense and aligned to a cache line, whatever tensor they are a slice of."""
     if query.device.type != "cpu" or (query.data_ptr() % LINE == 0 and query.is_contiguous()):
         return query
     return query.clone(memory_format=torch.contiguous_format)
 
 
 def past_in_place(part: torch.Tensor) -> torch.Tensor:
-    """K or V, [sequences, kv_heads, tokens, head_dim]: each head of each sequence at its own place in a line.
+    """Return K or V, [sequences, kv_heads, tokens, head_dim], with every head of every sequence at a fixed alignment.
 
-    Tokens keep their distance. A head begins where the heads before it end, at the first token; where each head has
-    its tokens together, at the beginning of a line.
+    The stride between tokens is kept. Within the first token, a head begins where the previous head ends; if each
+    head's tokens are contiguous, every head begins at a cache line.
     """
     if part.device.type != "cpu":
         return part
     seqs, heads, tokens, width = part.shape
     step, apart, stride, _ = part.stride()
     size = part.element_size()
-    together = heads > 1 and apart > width  # a head's tokens lie one after the other
+    together = heads > 1 and apart > width  # each head's tokens are contiguous
     placed = part.data_ptr() % LINE == 0 and (seqs == 1 or step * size % LINE == 0)
     if placed and not (together and apart * size % LINE):
         return part
@@ -238,6 +238,6 @@ def past_in_place(part: torch.Tensor) -> torch.Tensor:
 
 
 def joinable(pool: KVPool, dtype: torch.dtype) -> bool:
-    """Whether what sequences that are read as one begin with is always at the beginning of a line."""
+    """Return whether every sequence that is joined with others begins at a cache line."""
     geometry = pool.geometry
     return pool.device.type != "cpu" or geometry.head_dim * dtype.itemsize % LINE == 0

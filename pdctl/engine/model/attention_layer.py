@@ -1,13 +1,13 @@
 """The attention part of a layer: grouped-query (GQA) or latent (MLA, DeepSeek), with rotary embedding.
 
-MLA caches one vector per token, from which every head's K and V follow. Two ways lead from the latent to the same
-result. *Absorbed*: the query goes through the key matrix instead of the keys, attends to the latents themselves as if
-they were one KV head, and what comes out goes through the value matrix; no K or V is made, but each score costs
-`kv_rank` products instead of `nope_dim`. *Expanded*: K and V of all heads are made from the latents. Decode absorbs; a
-prefill of many new tokens expands.
+MLA caches one vector per token, from which every head's K and V follow. There are two ways from the latent to the same
+result. *Absorbed*: the query is multiplied by the key matrix, attends to the latents themselves as if they were one KV
+head, and the result is multiplied by the value matrix; no K or V is computed, but each score costs `kv_rank` products
+instead of `nope_dim`. *Expanded*: K and V of all heads are computed from the latents. Decode absorbs; a prefill of many
+new tokens expands.
 
-Rotary embedding is one complex multiplication per layer. Checkpoints rotate element i of a head with element
-i + head_dim / 2. Here the columns of the query and key projections are reordered at load so that each such pair is
+Rotary embedding is one complex multiplication per layer. Checkpoints rotate element i of a head with element i +
+head_dim / 2. Here the columns of the query and key projections are reordered at load so that each such pair is
 adjacent: a head is then head_dim / 2 complex numbers. Scores do not change (both sides are reordered alike); K in the
 cache is in this order.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pdctl.engine.model.linear import Linear
     from pdctl.engine.model.weights import Shard
 
-NORM_EPS = 1e-6  # of the two norms inside, whatever rms_norm_eps says (transformers 5)
+NORM_EPS = 1e-6  # of the two inner norms, whatever rms_norm_eps says (transformers 5)
 
 
 class GroupedQuery:
@@ -57,7 +57,7 @@ class GroupedQuery:
             self._stacked(shard, attention, "bias") if config.qkv_bias else None,
         )
         self._norm = self._norm_rows(shard, attention) if config.qk_norm else None
-        # The sum over ranks takes each bias once.
+        # The sum over ranks must include each bias once.
         bias = shard.checkpoint.tensor(attention + "o_proj.bias") if config.out_bias and not attn_tp.rank else None
         self.out = shard.columns(attention + "o_proj.weight", attn_tp.rank * width, width, bias)
         self._sinks = self._own_sinks(shard, attention) if config.sinks else None
@@ -75,20 +75,20 @@ class GroupedQuery:
         return heads[:, : self._heads]
 
     def attend(self, query: torch.Tensor, step: AttentionStep) -> torch.Tensor:
-        """[tokens, heads, head_dim], ready for `out`."""
+        """Return [tokens, heads, head_dim], ready for `out`."""
         return step.attend(self._layer, query, self._sinks)
 
     def attend_last(self, query: torch.Tensor, step: AttentionStep) -> torch.Tensor:
-        """The same for the last token of each sequence only: [seqs, heads, head_dim]."""
+        """Do the same for the last token of each sequence only: [seqs, heads, head_dim]."""
         return step.attend_last(self._layer, query, self._sinks)
 
     def _own_sinks(self, shard: Shard, prefix: str) -> torch.Tensor:
-        """One for each query head of this rank (attention.py)."""
+        """Return the sink of each query head of this rank (attention.py)."""
         sinks = shard.rows(prefix + "sinks", shard.groups.attn_tp.rank * self._heads, self._heads)
         return sinks.to(device=shard.device, dtype=torch.float32)
 
     def _stacked(self, shard: Shard, prefix: str, kind: str) -> torch.Tensor:
-        """q, k and v of this rank, one below the other; q and k in pair order."""
+        """Return q, k and v of this rank, one below the other; q and k in pair order."""
         dim, rank = self._head_dim, shard.groups.attn_tp.rank
         order = pair_order(dim)
         first, count = self._first_kv_head * dim, self._kv_heads * dim
@@ -120,7 +120,7 @@ class LatentAttention:
         self._hidden_floor = shard.hidden_floor
         self._query_floor = norm_floor(widths.q_rank, NORM_EPS, shard.device)
         self._latent_floor = norm_floor(widths.kv_rank, NORM_EPS, shard.device)
-        # From so many new tokens on, the scores saved are worth more than making K and V of the past.
+        # From this many new tokens on, the scores saved outweigh computing K and V of the past.
         saved = max(1, 2 * widths.kv_rank - widths.nope_dim - widths.v_dim)
         self._expand_from = widths.kv_rank * (widths.nope_dim + widths.v_dim) / saved
         self._load(shard, prefix)
@@ -141,12 +141,12 @@ class LatentAttention:
         return heads
 
     def attend(self, query: torch.Tensor, step: AttentionStep) -> torch.Tensor:
-        """[tokens, heads, v_dim], ready for `out`."""
+        """Return [tokens, heads, v_dim], ready for `out`."""
         if step.decode_only:
             return self.attend_last(query, step)
         parts = []
         for part, (latents, _), mask in step.pieces(self._layer, query):
-            if part.shape[0] == 1:  # as in a step that only decodes
+            if part.shape[0] == 1:  # as in a decode-only step
                 parts.append(self._ones(part, [latents]))
             else:
                 expand = mask is None or part.shape[0] >= self._expand_from
@@ -154,11 +154,11 @@ class LatentAttention:
         return torch.cat(parts)
 
     def attend_last(self, query: torch.Tensor, step: AttentionStep) -> torch.Tensor:
-        """The same for the last token of each sequence only: [seqs, heads, v_dim]."""
+        """Do the same for the last token of each sequence only: [seqs, heads, v_dim]."""
         return self._ones(query, [latents for latents, _ in step.past(self._layer)])
 
     def _ones(self, query: torch.Tensor, past: Sequence[torch.Tensor]) -> torch.Tensor:
-        """[seqs, heads, nope + rope], each over all of its latents: [seqs, heads, v_dim]."""
+        """Attend with [seqs, heads, nope + rope], each row over all of its latents; return [seqs, heads, v_dim]."""
         rows = torch.split(self._to_latent(query).unsqueeze(1), 1)  # the heads are the rows of one product
         parts = [
             F.scaled_dot_product_attention(in_place(row), latents, latents, scale=self._scale)
@@ -167,7 +167,7 @@ class LatentAttention:
         return self._from_latent(torch.cat(parts)[:, 0])
 
     def _absorbed(self, query: torch.Tensor, latents: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """[new, heads, v_dim]; the latents [1, 1, tokens, cached_dim] are K and V of one head all queries share."""
+        """Return [new, heads, v_dim]. The latents [1, 1, tokens, cached_dim] are K and V of one shared head."""
         rows = in_place(self._to_latent(query).transpose(0, 1).unsqueeze(0))
         mixed = F.scaled_dot_product_attention(
             rows, latents, latents, attn_mask=mask, enable_gqa=True, scale=self._scale
@@ -175,12 +175,12 @@ class LatentAttention:
         return self._from_latent(mixed[0].transpose(0, 1))
 
     def _expanded(self, query: torch.Tensor, latents: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """[new, heads, v_dim] over K and V made from the latents [1, 1, tokens, cached_dim]."""
+        """Return [new, heads, v_dim], from K and V computed from the latents [1, 1, tokens, cached_dim]."""
         widths = self._widths
         compressed, rotated = latents[0, 0].tensor_split((widths.kv_rank,), dim=-1)
         keys = torch.matmul(compressed, self._keys.transpose(1, 2))
         keys = torch.cat((keys, rotated.expand(self._heads, -1, -1)), dim=-1)
-        # The fused kernel wants V as wide as K.
+        # The fused kernel requires V to be as wide as K.
         values = F.pad(torch.matmul(compressed, self._values), (0, max(0, widths.qk_dim - widths.v_dim)))
         rows = in_place(query.transpose(0, 1).unsqueeze(0))
         out = F.scaled_dot_product_attention(
@@ -189,13 +189,13 @@ class LatentAttention:
         return out[0].transpose(0, 1)[..., : widths.v_dim]
 
     def _to_latent(self, query: torch.Tensor) -> torch.Tensor:
-        """[n, heads, nope + rope] through the key matrix: [n, heads, cached_dim]."""
+        """Multiply [n, heads, nope + rope] by the key matrix; return [n, heads, cached_dim]."""
         nope = self._widths.nope_dim
         absorbed = self._into_latent(query[..., :nope])
         return torch.cat((absorbed, query[..., nope:]), dim=-1)
 
     def _from_latent(self, mixed: torch.Tensor) -> torch.Tensor:
-        """[n, heads, cached_dim] through the value matrix: [n, heads, v_dim]."""
+        """Multiply [n, heads, cached_dim] by the value matrix; return [n, heads, v_dim]."""
         return self._out_of_latent(mixed[..., : self._widths.kv_rank])
 
     def _load(self, shard: Shard, prefix: str) -> None:
@@ -228,19 +228,19 @@ class LatentAttention:
         return torch.cat([self._paired(head, self._widths.nope_dim) for head in heads])
 
     def _paired(self, rows: torch.Tensor, first: int) -> torch.Tensor:
-        """Rows from `first` on in the order that the rotation wants: pairs side by side."""
+        """Put the rows from `first` on in the order the rotation needs: pairs side by side."""
         if self._widths.adjacent:
             return rows
         return torch.cat((rows[:first], rows[first:][pair_order(self._widths.rope_dim)]))
 
 
 class PerHead:
-    """[n, heads, a] times a matrix [a, b] of each head: [n, heads, b]."""
+    """Multiplies [n, heads, a] by one matrix [a, b] per head: [n, heads, b]."""
 
     def __init__(self, matrices: torch.Tensor) -> None:
         """`matrices` is [heads, a, b]."""
         self._matrices = matrices
-        # One product for all heads does not keep its rows apart on every CPU (linear.py).
+        # One product over all heads does not keep its rows independent on every CPU (linear.py).
         self._linears = [
             make_linear(matrix.t(), matrix.dtype, matrix.device)
             for matrix in (matrices if matrices.device.type == "cpu" else ())
@@ -255,24 +255,24 @@ class PerHead:
 
 
 def softmax_scale(config: ModelConfig, widths: Latent) -> float:
-    """What scores are multiplied with: DeepSeek applies yarn's factor for whole heads here, squared."""
+    """Return the factor for scores: DeepSeek applies yarn's factor here, squared, for whole heads."""
     return yarn_scale(config.rope.factor, config.rope.all_dims) ** 2 / math.sqrt(widths.qk_dim)
 
 
 def pair_order(head_dim: int) -> torch.Tensor:
-    """Positions of a checkpoint head's elements in our order: 0, d/2, 1, d/2 + 1, …"""
+    """Return the positions of a checkpoint head's elements in our order: 0, d/2, 1, d/2 + 1, …"""
     half = head_dim // 2
     return torch.arange(head_dim).view(2, half).t().reshape(-1)
 
 
 def rotation_table(rope: Rope, head_dim: int, positions: int, device: torch.device) -> torch.Tensor:
-    """[positions, head_dim / 2] complex numbers, all of the same magnitude (1 but for yarn)."""
+    """Return [positions, head_dim / 2] complex numbers, all of the same magnitude (1 except for yarn)."""
     angles = torch.outer(torch.arange(positions, dtype=torch.float32), inverse_frequencies(rope, head_dim))
     return torch.polar(torch.full_like(angles, rope.magnitude), angles).to(device)
 
 
 def inverse_frequencies(rope: Rope, head_dim: int) -> torch.Tensor:
-    """[head_dim / 2] radians per token, after scaling."""
+    """Return [head_dim / 2] radians per token, after scaling."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
     frequencies = 1.0 / (rope.theta**exponents)
     if rope.kind == "linear":
@@ -285,7 +285,7 @@ def inverse_frequencies(rope: Rope, head_dim: int) -> torch.Tensor:
 
 
 def _llama3(rope: Rope, frequencies: torch.Tensor) -> torch.Tensor:
-    """Llama 3.1: long wavelengths are stretched by `factor`, short ones kept, those between blended."""
+    """Llama 3.1: stretch long wavelengths by `factor`, keep short ones, blend those between."""
     wavelengths = 2 * math.pi / frequencies
     blend = (rope.original_context / wavelengths - rope.low_freq) / (rope.high_freq - rope.low_freq)
     blend = blend.clamp(0.0, 1.0)
@@ -293,10 +293,10 @@ def _llama3(rope: Rope, frequencies: torch.Tensor) -> torch.Tensor:
 
 
 def _yarn(rope: Rope, frequencies: torch.Tensor) -> torch.Tensor:
-    """Pairs that turn often within the original context are kept, slow ones stretched, those between blended.
+    """Keep pairs that turn often within the original context, stretch slow ones, blend those between.
 
-    As transformers 5 writes it: a pair counts by its place among head_dim / 2, between the two places where a pair
-    turns `beta_fast` and `beta_slow` times.
+    As in transformers 5: the blend depends on a pair's index among head_dim / 2, between the two indices at which a
+    pair turns `beta_fast` and `beta_slow` times.
     """
     pairs = len(frequencies)
     first, last = (_turning(rope, turns, pairs) for turns in (rope.beta_fast, rope.beta_slow))
@@ -309,5 +309,5 @@ def _yarn(rope: Rope, frequencies: torch.Tensor) -> torch.Tensor:
 
 
 def _turning(rope: Rope, turns: float, pairs: int) -> float:
-    """Place of the pair that turns `turns` times in the original context."""
+    """Return the index of the pair that turns `turns` times within the original context."""
     return pairs * math.log(rope.original_context / (turns * 2 * math.pi)) / math.log(rope.theta)

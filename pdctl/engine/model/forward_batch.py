@@ -1,8 +1,8 @@
-"""What one forward step computes, and its pages as tensors: where new K/V are written, each sequence's past as K and V.
+"""What one forward step computes, and its pages as tensors: where new K and V go, and each sequence's past.
 
-A layer that caches one slab (MLA's latent) reads it as both. A sequence whose pages are one run of a layer-major pool
-is read in place. All others are gathered, one copy per layer for all of them together. Sequences of the same length
-that lie at the same distance from each other, as those of requests of one size that came together do, can be read as
+A layer that caches one slab (MLA's latent) reads it as both K and V. A sequence whose pages are one run of a
+layer-major pool is read in place. All others are gathered, in one copy per layer for all of them. Sequences of the same
+length at equal distances from each other, such as those of equally long requests that arrived together, can be read as
 one tensor.
 """
 
@@ -46,7 +46,7 @@ class Stretch(NamedTuple):
 
 
 def stretches(seqs: Sequence[SeqSlice], page_size: int, window: int = 0) -> list[Stretch]:
-    """What the new tokens of each sequence attend to, together; pages before that are not touched. `window` 0: all."""
+    """Return what each sequence's new tokens attend to, taken together; earlier pages are not read. `window` 0: all."""
     parts = []
     for seq in seqs:
         start = max(0, seq.prefix_len + 1 - window) if window else 0
@@ -67,7 +67,7 @@ class Share(NamedTuple):
 class ForwardBatch:
     """Prefill, decode or both: `input_ids` are the new tokens of every sequence, one sequence after the other.
 
-    `shares` has one entry for each attention DP group, ours among them; () without attention DP. With them the batch
+    `shares` has one entry for each attention DP group, including ours; () without attention DP. With shares the batch
     may be empty: an idle group takes part in the others' pass.
     """
 
@@ -76,7 +76,7 @@ class ForwardBatch:
     shares: tuple[Share, ...] = ()
 
     def check(self, page_size: int) -> None:
-        """Raise ValueError when lengths contradict each other: the pool must never be written past a page list."""
+        """Raise ValueError if lengths contradict each other: nothing may be written past the end of a page list."""
         for number, seq in enumerate(self.seqs):
             lengths = f"sequence {number}: prefix {seq.prefix_len}, extend {seq.extend_len}"
             if seq.extend_len < 1 or seq.prefix_len < 0:
@@ -89,7 +89,7 @@ class ForwardBatch:
 
 
 def positions(seqs: Sequence[SeqSlice]) -> Indices:
-    """Position of every new token in its own sequence."""
+    """Return the position of every new token in its own sequence."""
     if all(seq.extend_len == 1 for seq in seqs):
         return np.array([seq.prefix_len for seq in seqs], dtype=np.int64)
     return np.concatenate([np.arange(seq.prefix_len, seq.total_len) for seq in seqs])
@@ -107,7 +107,7 @@ class PageWriter:
         slabs = np.arange(geometry.num_slabs, dtype=np.int64) * (geometry.slab_stride // size)
         rows = first[None, :, None] + slabs.reshape(geometry.layers, 1, geometry.slabs_per_layer)
         self._apart = size != geometry.token_bytes
-        if self._apart:  # a row for each head
+        if self._apart:  # one row per head
             rows = rows[..., None] + np.arange(geometry.kv_heads) * geometry.page_size
         self._pool = pool
         self._rows = torch.from_numpy(rows).to(pool.device).unbind(0)
@@ -121,7 +121,7 @@ class PageWriter:
 
 
 def _pages_at(seqs: Sequence[SeqSlice], numbers: Indices) -> Indices:
-    """Page of each new token, from its number within its own sequence's list."""
+    """Return the page of each new token, given its index in its own sequence's page list."""
     if len(numbers) == len(seqs):
         held = [int(seq.pages[number]) for seq, number in zip(seqs, numbers.tolist(), strict=True)]
         return np.array(held, dtype=np.int64)
@@ -131,23 +131,23 @@ def _pages_at(seqs: Sequence[SeqSlice], numbers: Indices) -> Indices:
 
 
 class KVPlace(NamedTuple):
-    """Where `seqs` sequences lie, `step` tokens apart: in the pool, or in the copy of what was gathered."""
+    """Where `seqs` sequences lie, `step` tokens apart: in the pool, or in the gathered copy."""
 
     gathered: bool
-    start: int  # token
+    start: int  # first token
     length: int  # tokens of each
     seqs: int = 1
     step: int = 0
 
     def joined(self, other: KVPlace) -> KVPlace | None:
-        """Both in one, where `other` follows."""
+        """Return both as one place if `other` continues this one, else None."""
         step = other.start - self.start - (self.seqs - 1) * self.step
         if (self.gathered, self.length) != (other.gathered, other.length) or step <= 0:
             return None
         return self._replace(seqs=self.seqs + 1, step=step) if step == self.step or self.seqs == 1 else None
 
     def of(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[slabs, seqs, kv_heads, length, head_dim] of [slabs, 1, kv_heads, tokens, head_dim], without a copy."""
+        """View [slabs, 1, kv_heads, tokens, head_dim] as [slabs, seqs, kv_heads, length, head_dim], without a copy."""
         slabs, _, heads, _, dim = tokens.shape
         slab, _, head, token, number = tokens.stride()
         return tokens.as_strided(
@@ -161,7 +161,7 @@ class PageReader:
     """K and V of a stretch of every sequence, past and new tokens together, layer by layer."""
 
     def __init__(self, pool: KVPool, parts: Sequence[Stretch], join: bool = False) -> None:
-        """With `join`, sequences that can be read as one are."""
+        """With `join`, sequences that can be read as one tensor are."""
         self._pool = pool
         places = self._places(parts)
         if join:
@@ -172,7 +172,7 @@ class PageReader:
         ]
 
     def past(self, layer: int) -> list[KeyValue]:
-        """In the order of the step's sequences, one entry for those that are joined; valid until the next call."""
+        """Return K and V in the step's order of sequences, one entry per joined group; valid until the next call."""
         slabs = self._pool.geometry.slabs_per_layer
         first, last = slabs * layer, slabs * layer + slabs - 1
         copy = self._gather(layer) if self._strips else None
@@ -198,7 +198,7 @@ class PageReader:
         return places
 
     def _plan_gather(self, scattered: Sequence[npt.NDArray[np.int32]]) -> tuple[torch.Tensor, ...]:
-        """For each layer, the strips of the pages of each sequence that is not one run: slab by slab, head by head."""
+        """Return, per layer, the strips of the pages of the scattered sequences: slab by slab, head by head."""
         geometry = self._pool.geometry
         size = geometry.page_size * geometry.token_stride
         first = np.concatenate(scattered).astype(np.int64) * (geometry.page_stride // size)
@@ -209,7 +209,7 @@ class PageReader:
         return layers
 
     def _gather(self, layer: int) -> torch.Tensor:
-        """[slabs of a layer, 1, kv_heads, tokens, head_dim]"""
+        """Return the gathered strips as [slabs of a layer, 1, kv_heads, tokens, head_dim]."""
         geometry = self._pool.geometry
         copy = self._pool.strips.index_select(0, self._strips[layer])
         if geometry.token_stride != geometry.token_bytes:
@@ -229,7 +229,7 @@ def _joined(places: Sequence[KVPlace]) -> list[KVPlace]:
 
 
 def _scattered_lists(pages: Sequence[npt.NDArray[np.int32]]) -> set[int]:
-    """Which of the page lists are not one ascending run."""
+    """Return which of the page lists are not one ascending run."""
     breaks = np.diff(np.concatenate(pages)) != 1
     ends = np.cumsum([len(own) for own in pages])
     breaks[ends[:-1] - 1] = False  # from one list to the next

@@ -1,16 +1,16 @@
-"""Matrix products with a checkpoint's weights, in the form that is fastest where the model runs; and rows.
+"""Matrix products with a checkpoint's weights, in the form that is fastest on the device, and operations on rows.
 
-On a CPU with oneDNN the weights are packed once at load. Against torch.mm, with weights that come from memory, that is
-1.6 to 1.9 times as fast at 8 to 32 rows and 1.1 times at 256 (docs/performance.md).
+On a CPU with oneDNN the weights are packed once at load. Compared with torch.mm, with weights that come from memory,
+that is 1.6 to 1.9 times as fast at 8 to 32 rows and 1.1 times at 256 (docs/performance.md).
 
-A row's product must not depend on how many rows share it, nor on how many threads: which batch a request is in must
-not change its answer. Which kernel multiplies so many rows, and whether it adds in the same order as the others, is
-the library's choice on each processor. So it is tried (CheckedLinear), not assumed.
+A row's product must not depend on how many rows share it, nor on the number of threads: the batch a request is in must
+not change its answer. The library chooses, on each processor, which kernel multiplies a given number of rows, and
+whether it adds in the same order as the others. So this is tested (CheckedLinear), not assumed.
 
-Products use all threads; everything else in a pass uses one. Where torch cuts an operation among threads, a number is
-computed by vector code in one cut and by the scalar code for what a vector does not fill in another, and attention
-gives each thread a scratch area that begins at another address, from which MKL multiplies in another order. With one
-thread a row comes out alike whatever is beside it. Products are most of a pass, and are checked.
+Products use all threads; everything else in a pass uses one. When torch splits an operation among threads, vector code
+computes a number in one split and the scalar code for a vector's remainder in another; and attention gives each thread
+a scratch area at a different address, from which MKL multiplies in another order. With one thread, a row comes out the
+same whatever is beside it. Products are most of a pass, and are checked.
 """
 
 from __future__ import annotations
@@ -29,27 +29,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Callers pad to this many rows: oneDNN's kernel for a single row adds in another order where a weight is wide, from two
-# rows on the order is mostly the same however many there are. More padding costs time (4 rows take 1.1 times as long
-# as 2).
+# Callers pad to this many rows: oneDNN's kernel for a single row adds in another order if a weight is wide; from two
+# rows on, the order is mostly the same for any number. More padding costs time (4 rows take 1.1 times as long as 2).
 FEWEST_ROWS = 2
-LEAST_TRIED = 256  # numbers that must agree, at least, before two kernels count as adding in the same order
+LEAST_TRIED = 256  # at least this many numbers must agree before two kernels count as adding in the same order
 
 
 class Linear(Protocol):
-    """A weight [out, in], perhaps with a bias, that rows [n, in] are multiplied with; n is at least FEWEST_ROWS."""
+    """A weight [out, in], perhaps with a bias, by which rows [n, in] are multiplied; n is at least FEWEST_ROWS."""
 
     def product(self, rows: torch.Tensor) -> torch.Tensor:
-        """rows @ weight.T + bias: [n, out]."""
+        """Return rows @ weight.T + bias: [n, out]."""
 
     def add_product(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """residual + rows @ weight.T + bias."""
+        """Return residual + rows @ weight.T + bias."""
 
 
 def make_linear(
     weight: torch.Tensor, dtype: torch.dtype, device: torch.device, bias: torch.Tensor | None = None
 ) -> Linear:
-    """Place `weight` for products of `dtype` rows on `device`; `weight` itself can be freed afterwards."""
+    """Place `weight` for products with `dtype` rows on `device`; `weight` itself can be freed afterwards."""
     weight = weight.to(device=device, dtype=dtype)
     bias = None if bias is None else bias.to(device=device, dtype=dtype)
     if device.type != "cpu":
@@ -58,13 +57,13 @@ def make_linear(
 
 
 class CheckedLinear:
-    """A product on a CPU in which the bits of a row follow from that row alone.
+    """A product on a CPU in which the bits of a row depend on that row alone.
 
-    They are those of the row among FEWEST_ROWS rows, multiplied by one thread. The first time that a shape is to be
-    multiplied with another number of rows, or by several threads, equal rows are multiplied so, and each must come
-    out in those bits: the order in which a kernel adds does not depend on the numbers. Where they do not, one thread
-    is tried, then half as many rows at a time. So two processes on one machine agree, whatever number of threads each
-    has. The check costs about one product more for each number of rows, once in a process.
+    The reference is the row among FEWEST_ROWS rows, multiplied by one thread. When a shape is first multiplied with
+    another number of rows, or by several threads, the product of equal rows is compared with the reference, bit for
+    bit; that suffices because the order in which a kernel adds does not depend on the numbers. If they differ, one
+    thread is tried, then half as many rows at a time. So two processes on one machine agree, whatever number of threads
+    each has. The check costs about one more product for each number of rows, once per process.
     """
 
     def __init__(self, linear: PackedLinear | PlainLinear) -> None:
@@ -80,7 +79,7 @@ class CheckedLinear:
         with using(threads):
             if size == count:
                 return self._linear.product(rows)
-            # A copy of each piece: a BLAS may add in another order where memory begins elsewhere.
+            # Copy each piece: a BLAS may add in another order if memory begins at another alignment.
             pieces = [self._linear.product(_padded(rows[at : at + size], size)) for at in range(0, count, size)]
         return torch.cat(pieces)[:count]
 
@@ -88,7 +87,7 @@ class CheckedLinear:
         return self.product(rows).add_(residual)
 
     def _fitting(self, count: int, threads: int) -> Fitting:
-        """How many rows at a time, and by how many threads, `count` of them are multiplied."""
+        """Return how many of `count` rows to multiply at a time, and with how many threads."""
         key, size, wanted = (*self._kind, count, threads), count, threads
         while not self._agrees(size, threads):
             if threads > 1:
@@ -96,7 +95,7 @@ class CheckedLinear:
             elif size > FEWEST_ROWS:
                 size, threads = max(FEWEST_ROWS, size // 2), wanted
             else:
-                break  # this is what the others are compared with
+                break  # this is the reference itself
         if (size, threads) != (count, wanted):
             log.info(
                 "a product of %d rows with a weight of %d x %d by %d thread(s) adds in another order here than one of "
@@ -131,7 +130,7 @@ def _padded(rows: torch.Tensor, size: int) -> torch.Tensor:
 
 
 class PlainLinear:
-    """Transposed, [in, out]: few rows are multiplied faster that way by every BLAS measured."""
+    """Transposed, [in, out]: every BLAS measured multiplies few rows faster that way."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self.out_width, self.in_width = weight.shape
@@ -150,7 +149,7 @@ class PlainLinear:
 
 
 class PackedLinear:
-    """In oneDNN's own blocked order, through the operators torch.compile uses for frozen weights."""
+    """In oneDNN's own blocked order, using the operators torch.compile uses for frozen weights."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self.out_width, self.in_width = weight.shape
@@ -171,7 +170,7 @@ class PackedLinear:
 
 @cache
 def can_pack(dtype: torch.dtype) -> bool:
-    """Whether this build of torch packs weights for oneDNN and then multiplies right: tried, not guessed."""
+    """Return whether this build of torch packs weights for oneDNN and multiplies correctly: tested, not guessed."""
     weight = torch.linspace(-1, 1, 24 * 16).view(24, 16).to(dtype)
     rows = torch.linspace(-1, 1, 3 * 16).view(3, 16).to(dtype)
     residual = torch.ones(3, 24, dtype=dtype)
@@ -189,10 +188,10 @@ def _onednn() -> Any:  # noqa: ANN401 (operators registered at run time)
 
 
 def bucket(count: int) -> int:
-    """How many rows are multiplied for `count` of them: one of about sixty numbers below a thousand.
+    """Return how many rows to multiply for `count` of them: one of about sixty numbers below a thousand.
 
-    oneDNN makes a kernel for every number of rows it meets and keeps a thousand of them. With prompts of every length
-    that is a gigabyte within minutes, and a kernel to be made for most passes.
+    oneDNN compiles a kernel for every number of rows it meets and keeps a thousand of them. With prompts of every
+    length that would take a gigabyte within minutes, and a kernel would be compiled for most passes.
     """
     if count <= 8:
         return max(count, FEWEST_ROWS)
@@ -201,30 +200,30 @@ def bucket(count: int) -> int:
 
 
 def padded(rows: torch.Tensor) -> torch.Tensor:
-    """`bucket` rows; those that are added mean nothing and are cut off at the end."""
+    """Pad to `bucket` rows; the added rows mean nothing and are cut off at the end."""
     missing = bucket(rows.shape[0]) - rows.shape[0]
     return torch.constant_pad_nd(rows, (0, 0, 0, missing)) if missing > 0 else rows
 
 
 def norm_floor(width: int, eps: float, device: torch.device) -> torch.Tensor:
-    """What `unit_rows` takes for an RMS norm over `width` numbers."""
+    """Return the `floor` with which `unit_rows` computes an RMS norm over `width` numbers."""
     return torch.tensor(width * eps, device=device)
 
 
 def unit_rows(x: torch.Tensor, floor: torch.Tensor) -> torch.Tensor:
-    """x / sqrt(|x|² + floor) per row: an RMS norm whose scale lives in the next matrix. Float32 inside.
+    """Return x / sqrt(|x|² + floor) per row: an RMS norm whose scale is in the next matrix. Float32 inside.
 
-    Not hypot: of squares, sums and roots IEEE 754 says every bit, whichever code computes them.
+    Not hypot: for squares, sums and roots IEEE 754 defines every bit, whichever code computes them.
     """
     wide = x.float()
     return wide.div(torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_().add_(floor).sqrt_()).to(x.dtype)
 
 
 def sigmoid(x: torch.Tensor) -> torch.Tensor:
-    """In float32, the same bits wherever a number stands.
+    """Compute in float64, return float32: the same bits wherever a number is in the tensor.
 
-    torch's vector code and the scalar code for what a vector does not fill differ in the last bit, and which of them
-    computes a number depends on how many rows there are. In float64 both round to the same float32.
+    torch's vector code and the scalar code for a vector's remainder differ in the last bit, and the number of rows
+    decides which of them computes a number. From float64, both round to the same float32.
     """
     return x.double().sigmoid_().float()
 
@@ -242,7 +241,7 @@ _own = threading.local()
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Operations of the calling thread use no other inside, but for those under `using(many())`."""
+    """Run the calling thread's operations on that thread alone, except those under `using(many())`."""
     before = torch.get_num_threads()
     outer = getattr(_own, "many", None)
     _own.many = outer or before
@@ -255,13 +254,13 @@ def one_thread() -> Iterator[None]:
 
 
 def many() -> int:
-    """How many threads the calling thread may use for a product."""
+    """Return how many threads the calling thread may use for a product."""
     return getattr(_own, "many", None) or torch.get_num_threads()
 
 
 @contextmanager
 def using(threads: int) -> Iterator[None]:
-    """Set torch's thread count inside the block and restore it after; costs half a microsecond."""
+    """Set torch's thread count inside the block and restore it afterwards; takes half a microsecond."""
     before = torch.get_num_threads()
     if threads == before:
         yield

@@ -1,8 +1,8 @@
-"""The MLP part of a layer: one gated MLP, or a mixture of experts among which each token chooses.
+"""The MLP part of a layer: one gated MLP, or a mixture of experts from which each token selects some.
 
-A rank has some experts whole, or a part of each, or both. Every rank of the TP group sees every token, computes what
-its experts contribute, and the sum over the group is the layer's result: with few tokens a step, that moves less than
-sending each token to its experts would.
+A rank has some experts whole, or a part of each, or both. Every rank of the TP group sees every token and computes what
+its experts contribute; the sum over the group is the layer's result. With few tokens per step, that moves less data
+than sending each token to its experts would.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pdctl.engine.model.linear import Linear
     from pdctl.engine.model.weights import Shard
 
-LEAST_SUM = 1e-20  # keeps the weights finite where every sigmoid of a token is 0
+LEAST_SUM = 1e-20  # keeps the weights finite if every sigmoid of a token is 0
 
 
 class GatedMlp:
@@ -34,18 +34,18 @@ class GatedMlp:
 
     @classmethod
     def load(cls, shard: Shard, prefix: str, norm: str, intermediate: int, rank: int, size: int) -> GatedMlp:
-        """Part `rank` of `size` equal parts of the MLP `prefix`, with the norm named `norm` before it."""
+        """Load part `rank` of `size` equal parts of the MLP `prefix`, with the norm named `norm` before it."""
         width = intermediate // size
         halves = [shard.rows(f"{prefix}{name}_proj.weight", rank * width, width) for name in ("gate", "up")]
         down = shard.columns(f"{prefix}down_proj.weight", rank * width, width)
         return cls(shard.folded(torch.cat(halves), norm), down)
 
     def add_to(self, x: torch.Tensor, unit: torch.Tensor, count: int) -> torch.Tensor:
-        """x + MLP: [rows, hidden], where no other rank has a part. `unit` is x in unit rows (linear.py)."""
+        """Return x + MLP, [rows, hidden], when no other rank has a part. `unit` is x in unit rows (linear.py)."""
         return self._down.add_product(x, self._hidden(unit))
 
     def partial(self, unit: torch.Tensor, count: int) -> torch.Tensor:
-        """This rank's part of the sum over ranks, [rows, hidden]. Rows from `count` on mean nothing."""
+        """Return this rank's part of the sum over ranks, [rows, hidden]. Rows from `count` on mean nothing."""
         return self._down.product(self._hidden(unit))
 
     def _hidden(self, unit: torch.Tensor) -> torch.Tensor:
@@ -54,7 +54,7 @@ class GatedMlp:
 
 
 class SharedExpert:
-    """The expert every token passes through, cut over the whole TP group; perhaps weighed by a gate of its own."""
+    """The expert every token passes through, split over the whole TP group; it may be weighted by a gate of its own."""
 
     def __init__(self, mlp: GatedMlp, gate: torch.Tensor | None) -> None:
         """`gate` is [1, hidden] in float32, with the norm before it."""
@@ -84,7 +84,7 @@ class Experts:
     def __init__(
         self, router: ExpertRouter, first: int, own: Sequence[GatedMlp | ClampedMlp], shared: SharedExpert | None
     ) -> None:
-        """`own` are the experts from number `first` on."""
+        """`own` are the experts from index `first` on."""
         self._router = router
         self._first = first
         self._own = tuple(own)
@@ -113,14 +113,14 @@ class Experts:
         )
 
     def add_to(self, x: torch.Tensor, unit: torch.Tensor, count: int) -> torch.Tensor:
-        """x + this layer's result: [rows, hidden], where no other rank has a part."""
+        """Return x + this layer's result, [rows, hidden], when no other rank has a part."""
         return self.partial(unit, count).add_(x)
 
     def partial(self, unit: torch.Tensor, count: int) -> torch.Tensor:
-        """What this rank's experts contribute to the first `count` of the unit rows (linear.py), [rows, hidden]."""
+        """Return what this rank's experts contribute to the first `count` unit rows (linear.py), [rows, hidden]."""
         experts, weights = self._router.choose(unit, count)
         flat = experts.flatten()
-        order = flat.argsort(stable=True)  # all the work of one expert side by side, tokens in order
+        order = flat.argsort(stable=True)  # group the work of each expert, with tokens in order
         tokens = order // experts.shape[1]
         weights = weights.flatten()[order].unsqueeze(1).to(unit.dtype)
         last = self._first + len(self._own)
@@ -142,10 +142,10 @@ class Choice(NamedTuple):
 
 
 class ExpertRouter:
-    """Scores of all experts, on every rank alike, in float32: a rank must know what the others leave to it."""
+    """Scores of all experts, in float32 and alike on every rank, so that the ranks agree on who computes what."""
 
     def __init__(self, mixture: Mixture, gate: Linear, bias: torch.Tensor | None = None) -> None:
-        """`gate` is a float32 [experts, hidden] with the norm before it; `bias` [experts] only chooses."""
+        """`gate` is a float32 [experts, hidden] with the norm before it; `bias` [experts] affects only the choice."""
         self._mixture = mixture
         self._gate = gate
         self._bias = bias
@@ -161,7 +161,7 @@ class ExpertRouter:
         return cls(mixture, gate, bias.to(device=shard.device, dtype=torch.float32))
 
     def choose(self, unit: torch.Tensor, count: int) -> Choice:
-        """For the first `count` of the unit rows (linear.py) [rows, hidden]."""
+        """Choose experts for the first `count` of the unit rows (linear.py) [rows, hidden]."""
         mixture = self._mixture
         scores = self._gate.product(unit.float())[:count]
         scores = sigmoid(scores) if mixture.sigmoid else scores.softmax(dim=-1)
@@ -175,7 +175,7 @@ class ExpertRouter:
         return Choice(experts, weights * mixture.scale)
 
     def _within_groups(self, wanted: torch.Tensor) -> torch.Tensor:
-        """The same scores, with those outside a token's best groups out of reach."""
+        """Return the same scores, with those outside a token's best groups set to -inf."""
         mixture = self._mixture
         grouped = wanted.view(len(wanted), mixture.groups, -1)
         quality = grouped.topk(mixture.group_members, dim=-1).values.sum(dim=-1)
@@ -185,7 +185,7 @@ class ExpertRouter:
 
 
 class ClampedMlp:
-    """This rank's columns of one expert: (up + 1) * gate * sigmoid(alpha * gate), with gate and up kept in bounds."""
+    """This rank's columns of one expert: (up + 1) * gate * sigmoid(alpha * gate), with gate and up clamped."""
 
     def __init__(self, gate_up: Linear, down: Linear, clamped: Clamped) -> None:
         """`gate_up` [2 * width, hidden] holds both matrices and the norm before them; `down` is [hidden, width]."""
@@ -195,9 +195,9 @@ class ClampedMlp:
 
     @classmethod
     def load(cls, shard: Shard, prefix: str, norm: str, number: int, columns: range, clamped: Clamped) -> ClampedMlp:
-        """`columns` of expert `number` of the experts `prefix`; the first columns bring the bias of `down` along."""
+        """Load `columns` of expert `number` under `prefix`; with the first columns, also the bias of `down`."""
         name = prefix + "gate_up_proj"
-        # [hidden, 2 * intermediate] and its bias: gate and up in turns.
+        # [hidden, 2 * intermediate] and its bias, with gate and up interleaved.
         pairs = shard.rows(name, number, 1)[0][:, 2 * columns.start : 2 * columns.stop].t()
         bias = shard.rows(name + "_bias", number, 1)[0][2 * columns.start : 2 * columns.stop]
         gate_up = shard.folded(torch.cat((pairs[::2], pairs[1::2])), norm, torch.cat((bias[::2], bias[1::2])))
@@ -206,7 +206,7 @@ class ClampedMlp:
         return cls(gate_up, make_linear(down, shard.dtype, shard.device, out), clamped)
 
     def partial(self, unit: torch.Tensor, count: int) -> torch.Tensor:
-        """This rank's part of the sum over ranks, [rows, hidden]; `unit` is in unit rows (linear.py)."""
+        """Return this rank's part of the sum over ranks, [rows, hidden]; `unit` is in unit rows (linear.py)."""
         gate, up = self._gate_up.product(unit).chunk(2, dim=-1)
         gate.clamp_(max=self._limit)
         up.clamp_(-self._limit, self._limit).add_(1).mul_(gate)

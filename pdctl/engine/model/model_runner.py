@@ -1,11 +1,11 @@
 """One rank's model over its KV pool: the call the scheduler makes each step, token ids in, logits out.
 
-Each layer is an attention (attention_layer.py) and an MLP (mlp.py). Attention is cut over attn_tp, the MLP over tp,
+Each layer is an attention (attention_layer.py) and an MLP (mlp.py). Attention is split over attn_tp, the MLP over tp,
 layers over pp; hidden states go from pipeline stage to pipeline stage within a forward pass.
 
-From logits to tokens: greedy at once, sampling by inverse transform so that a seed and a position fix the token. The
-random number of a seeded row depends on its seed and on how many tokens it has produced, never on the batch it is in;
-and every TP rank, given the same logits, takes the same token.
+From logits to tokens: greedy directly, sampling by inverse transform so that a seed and a position determine the token.
+The random number of a seeded row depends on its seed and on how many tokens it has produced, never on its batch; and
+every TP rank, given the same logits, picks the same token.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ EMBEDDING = "model.embed_tokens.weight"
 
 
 def resolve_dtype(name: str, config: ModelConfig, device: torch.device | str) -> torch.dtype:
-    """--dtype as torch's. `auto` is float32 on a CPU, where bfloat16 is slower; elsewhere the checkpoint's."""
+    """Return --dtype as torch's. `auto` is float32 on a CPU, where bfloat16 is slower; elsewhere the checkpoint's."""
     if name == "auto":
         name = "float32" if torch.device(device).type == "cpu" else config.dtype
     dtype = getattr(torch, name, None)
@@ -82,7 +82,7 @@ class ModelRunner:
         self._decoder = Decoder(config, weights, rotations, groups, dtype)
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor | None:
-        """Logits after the last new token of each sequence: float32 [seqs, vocab]; None but on the last stage."""
+        """Return logits after each sequence's last new token: float32 [seqs, vocab]; None except on the last stage."""
         batch.check(self.pool.geometry.page_size)
         self._check_share(batch)
         if not batch.seqs:
@@ -97,7 +97,8 @@ class ModelRunner:
             return self._decoder.forward(token_ids, step, batch.shares)
 
     def _check_share(self, batch: ForwardBatch) -> None:
-        """Groups that count differently would wait for each other for ever."""
+        """Check our group's share against the batch: groups that count differently would hang waiting for each other.
+        """
         groups = self.groups.attn_dp
         if len(batch.shares) != (groups.size if groups.size > 1 else 0):
             raise ValueError(f"{len(batch.shares)} shares for {groups.size} attention DP groups")
@@ -128,10 +129,10 @@ class Decoder:
     def forward(
         self, token_ids: torch.Tensor, step: AttentionStep, shares: Sequence[Share] = ()
     ) -> torch.Tensor | None:
-        """Logits after the last new token of each sequence: float32 [seqs, vocab]; None but on the last stage."""
+        """Return logits after each sequence's last new token: float32 [seqs, vocab]; None except on the last stage."""
         groups, tokens = self._groups, len(token_ids)
         whole, short = self._gatherings(shares)
-        # Nothing but the cache follows from the last layer's other tokens: their share of its MLP is not computed.
+        # In the last layer, the other tokens only fill the cache: their part of its MLP is not computed.
         last = self._weights.layers[-1] if groups.last_stage else None
         x = self._enter(token_ids)
         rotation = self._rotations[step.positions].unsqueeze(1)
@@ -152,7 +153,7 @@ class Decoder:
         return groups.attn_tp.all_gather_last(logits)[: step.num_seqs, : self._vocab].float()
 
     def idle(self, shares: Sequence[Share]) -> torch.Tensor | None:
-        """A pass without tokens of this attention DP group: its part of the other groups' MLPs."""
+        """Do a pass in which this attention DP group has no tokens: its part of the other groups' MLPs."""
         whole, short = self._gatherings(shares)
         nothing = torch.zeros(0, self._hidden, dtype=self._dtype, device=self._rotations.device)
         last = self._weights.layers[-1] if self._groups.last_stage else None
@@ -161,7 +162,7 @@ class Decoder:
         return nothing.new_zeros(0, self._vocab, dtype=torch.float32) if self._groups.last_stage else None
 
     def _enter(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """Hidden states before this stage's first layer."""
+        """Return the hidden states before this stage's first layer."""
         if self._weights.embedding is not None:
             return padded(F.embedding(token_ids, self._weights.embedding))
         pp = self._groups.pp
@@ -169,7 +170,7 @@ class Decoder:
         return padded(pp.receive(x, pp.rank - 1))
 
     def _gatherings(self, shares: Sequence[Share]) -> tuple[Gathering | None, Gathering | None]:
-        """What the MLPs gather: every token, and in the model's last layer the last token of every sequence."""
+        """Return what the MLPs gather: every token, but in the model's last layer only each sequence's last token."""
         if not shares:
             return None, None
         group, device = self._groups.attn_dp, self._rotations.device
@@ -179,7 +180,7 @@ class Decoder:
         )
 
     def _mlp(self, mlp: GatedMlp | Experts, x: torch.Tensor, count: int, gathering: Gathering | None) -> torch.Tensor:
-        """x + MLP; `count` rows of x are tokens."""
+        """Return x + MLP; `count` rows of x are tokens."""
         tp = self._groups.tp
         unit = unit_rows(x, self._floor)
         if tp.size == 1:
@@ -192,7 +193,7 @@ class Decoder:
 
 
 def _add_product(residual: torch.Tensor, rows: torch.Tensor, linear: Linear, group: Group) -> torch.Tensor:
-    """residual + product, where each rank of `group` holds some of the columns that are summed over."""
+    """Return residual + product, when each rank of `group` holds some of the columns that are summed over."""
     if group.size == 1:
         return linear.add_product(residual, rows)
     return group.all_reduce(linear.product(rows)).add_(residual)
@@ -205,15 +206,15 @@ class Layer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ModelWeights:
-    """One pipeline stage's. The embedding is the first stage's, the head the last one's."""
+    """The weights of one pipeline stage. Only the first has the embedding, only the last the head."""
 
-    embedding: torch.Tensor | None  # [vocab, hidden]: whole on every rank, a lookup needs no sum over ranks
+    embedding: torch.Tensor | None  # [vocab, hidden]: whole on every rank, because a lookup needs no sum over ranks
     layers: tuple[Layer, ...]
     lm_head: Linear | None  # [vocabulary rows of this rank, hidden]
 
 
 def load(shard: Shard) -> ModelWeights:
-    """Read what the rank of `shard` holds; the checkpoint is not needed afterwards."""
+    """Read the weights of the rank of `shard`; the checkpoint is not needed afterwards."""
     config, groups = shard.config, shard.groups
     numbers = stage_layers(config.layers, groups.pp.size, groups.pp.rank)
     return ModelWeights(
@@ -224,7 +225,7 @@ def load(shard: Shard) -> ModelWeights:
 
 
 def _layer(shard: Shard, index: int, number: int) -> Layer:
-    """`index` counts within the stage, `number` within the model."""
+    """`index` counts layers within the stage, `number` within the model."""
     latent, prefix = shard.config.latent, f"model.layers.{number}."
     attention = LatentAttention(shard, index, prefix, latent) if latent else GroupedQuery(shard, index, prefix)
     return Layer(attention, _mlp(shard, number, prefix + "mlp.", prefix + "post_attention_layernorm.weight"))
@@ -238,13 +239,13 @@ def _mlp(shard: Shard, number: int, prefix: str, norm: str) -> GatedMlp | Expert
 
 
 def _embedding(shard: Shard) -> torch.Tensor:
-    # A copy: what safetensors hands out is the file itself, which somebody may overwrite while we serve.
+    # A copy: safetensors returns a view of the file itself, which may be overwritten while we serve.
     return shard.checkpoint.tensor(EMBEDDING).to(device=shard.device, dtype=shard.dtype, copy=True)
 
 
 def _lm_head(shard: Shard) -> Linear:
     attn_tp, vocab = shard.groups.attn_tp, shard.config.vocab
-    # Equal on every rank (an all-gather needs that); the last rank pads with zeros.
+    # The same count on every rank, as an all-gather requires; the last rank pads with zeros.
     count = -(-vocab // attn_tp.size)
     start = attn_tp.rank * count
     rows = shard.checkpoint.part(
@@ -257,15 +258,15 @@ def _lm_head(shard: Shard) -> Linear:
 
 
 _MASK64 = (1 << 64) - 1
-# Where the caller brings no stream of its own. It starts alike in every process: TP ranks, which sample in step, agree.
+# For callers without a stream of their own. It starts alike in every process, so TP ranks, which sample in step, agree.
 _UNSEEDED = np.random.default_rng(1)
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingRow:
-    """What one row of the logits is sampled with; the ids are what penalties look at.
+    """How to sample one row of the logits; penalties look at the ids.
 
-    `ends` are the tokens that may not come before `min_new_tokens` of them have been made (sglang 0.5.23:
+    `ends` are the tokens that may not come before `min_new_tokens` tokens have been produced (sglang 0.5.23:
     BatchedMinNewTokensPenalizer).
     """
 
@@ -294,7 +295,7 @@ class SamplingRow:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One entry per row. `logprobs` is NaN and `top_logprobs` empty where none were asked for."""
+    """One entry per row. `logprobs` is NaN and `top_logprobs` empty if none were asked for."""
 
     ids: npt.NDArray[np.int64]
     logprobs: tuple[float, ...]
@@ -302,7 +303,7 @@ class Sampled:
 
 
 def sample(logits: torch.Tensor, rows: Sequence[SamplingRow], unseeded: np.random.Generator | None = None) -> Sampled:
-    """The next token of each row of `logits`, float32 [rows, vocab]. `logits` is not changed."""
+    """Sample the next token of each row of `logits`, float32 [rows, vocab]. `logits` is not changed."""
     logits = _penalise(logits, rows)
     drawn = [index for index, row in enumerate(rows) if not row.greedy]
     ids = logits.argmax(dim=-1).cpu().numpy()
@@ -316,7 +317,7 @@ def sample(logits: torch.Tensor, rows: Sequence[SamplingRow], unseeded: np.rando
 
 
 def _penalise(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
-    """Frequency and presence look at the output, repetition at prompt and output (sglang, and the papers)."""
+    """Apply penalties: frequency and presence to the output, repetition to prompt and output (sglang, the papers)."""
     if not any(row.penalised for row in rows):
         return logits
     logits = logits.clone()
@@ -339,7 +340,7 @@ def _penalise(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor
 
 
 def _draw(logits: torch.Tensor, rows: Sequence[SamplingRow], unseeded: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Keep what top-k, then top-p, then min-p leave of the sorted distribution, and invert its cumulative sum."""
+    """Apply top-k, then top-p, then min-p to the sorted distribution, and invert its cumulative sum."""
 
     def column(values: Sequence[float]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float64, device=logits.device).unsqueeze(1)
@@ -362,7 +363,7 @@ def _draw(logits: torch.Tensor, rows: Sequence[SamplingRow], unseeded: np.random
 
 
 def _uniform(row: SamplingRow, unseeded: np.random.Generator) -> float:
-    """In [0, 1): from the seed and the output position (splitmix64), or the next of the shared stream."""
+    """Return a number in [0, 1): from the seed and the output position (splitmix64), or from the shared stream."""
     if row.sampling.seed is None:
         return float(unseeded.random())
     state = (row.sampling.seed * 0x9E3779B97F4A7C15 + len(row.output_ids) * 0xD1B54A32D192ED03 + 1) & _MASK64
@@ -372,7 +373,7 @@ def _uniform(row: SamplingRow, unseeded: np.random.Generator) -> float:
 
 
 def _with_logprobs(logits: torch.Tensor, rows: Sequence[SamplingRow], ids: npt.NDArray[np.int64]) -> Sampled:
-    """Of the distribution at the row's temperature, before top-k, top-p and min-p (sglang 0.5.23)."""
+    """Add logprobs of the distribution at the row's temperature, before top-k, top-p and min-p (sglang 0.5.23)."""
     values: list[float] = []
     tops: list[list[tuple[int, float]]] = []
     for line, row, token in zip(logits, rows, ids.tolist(), strict=True):

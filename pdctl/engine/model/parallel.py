@@ -1,11 +1,11 @@
-"""The process groups of one rank: sums, gathers and agreement over torch.distributed; nothing where it is alone.
+"""The process groups of one rank: sums, gathers and agreement over torch.distributed; no-ops for a single rank.
 
-Which ranks belong together is the layout's arithmetic (`pdctl.layout.shape`, sglang 0.5.23 dp_attention.py). Every
-rank of a replica creates every group, in the same order: torch.distributed demands it.
+The layout decides which ranks belong together (`pdctl.layout.shape`, sglang 0.5.23 dp_attention.py). Every rank of a
+replica creates every group, in the same order: torch.distributed requires it.
 
-Gloo has one network thread for all groups of a process, and one worker for each. torch gives every group a device of
-its own, whose thread wakes up a hundred times a second whether there is work or not: sixteen idle ranks of four groups
-each would cost as much as a busy core's twentieth.
+Gloo gets one network thread for all groups of a process, and one worker per group. By default torch gives every group a
+device of its own, whose thread wakes up a hundred times a second whether there is work or not: sixteen idle ranks of
+four groups each would take a twentieth of a core.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Cut = tuple[tuple[int, ...], ...]  # world ranks of each group
 
 JOIN_TIMEOUT = 120.0  # seconds until every rank must have called
-STEP_TIMEOUT = 300.0  # seconds one collective may take before the group is given up
+STEP_TIMEOUT = 300.0  # seconds one collective may take before the group is abandoned
 SHARED = "gloo_shared"
 PLAIN = "gloo"
 
@@ -51,10 +51,10 @@ class Group:
         self._control = control
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum over the ranks, in place; the same bits on every rank and, on a CPU, at every place in the tensor.
+        """Sum over the ranks, in place; the same bits on every rank and, on a CPU, at every position in the tensor.
 
-        Two ranks make no difference; of more, gloo sums each part of a tensor in another order, so that a row would
-        depend on how many others are beside it. Here they are gathered and summed in rank order.
+        Two ranks need nothing special. With more, gloo sums each part of a tensor in a different order, so a row would
+        depend on how many others are beside it. Here the parts are gathered and summed in rank order.
         """
         if self.size > 2 and tensor.device.type == "cpu":
             first, *others = self._all_gather(tensor)
@@ -66,11 +66,11 @@ class Group:
         return tensor
 
     def all_gather_last(self, tensor: torch.Tensor) -> torch.Tensor:
-        """[…, n] of every rank, side by side in rank order: […, n * size]."""
+        """Return [… , n] of every rank, side by side in rank order: […, n * size]."""
         return torch.cat(self._all_gather(tensor), dim=-1) if self.size > 1 else tensor
 
     def all_gather_rows(self, tensor: torch.Tensor) -> torch.Tensor:
-        """[n, …] of every rank, one below the other in rank order: [n * size, …]. `n` is the same everywhere."""
+        """Return [n, …] of every rank, one below the other in rank order: [n * size, …]. `n` is the same everywhere."""
         return torch.cat(self._all_gather(tensor)) if self.size > 1 else tensor
 
     def _all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -79,22 +79,22 @@ class Group:
         return parts
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> torch.Tensor:
-        """The tensor of the rank `source` of this group, in place on the others."""
+        """Copy the tensor of rank `source` of this group into the others' in place."""
         if self.size > 1:
             dist.broadcast(tensor, self.members[source], group=self._tensors)
         return tensor
 
     def send(self, tensor: torch.Tensor, to: int) -> None:
-        """To rank `to` of this group, which calls `receive`."""
+        """Send to rank `to` of this group, which calls `receive`."""
         dist.send(tensor.contiguous(), self.members[to], group=self._tensors)
 
     def receive(self, tensor: torch.Tensor, source: int) -> torch.Tensor:
-        """Into `tensor`, from rank `source` of this group."""
+        """Receive into `tensor` from rank `source` of this group."""
         dist.recv(tensor, self.members[source], group=self._tensors)
         return tensor
 
     def min_ints(self, values: Sequence[int]) -> list[int]:
-        """Element-wise minimum over the ranks: how all of them agree on the slowest one's state."""
+        """Return the element-wise minimum over the ranks: all of them agree on the slowest one's state."""
         if self.size == 1 or not values:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.int64)
@@ -102,7 +102,7 @@ class Group:
         return [int(value) for value in tensor.tolist()]
 
     def gather_ints(self, values: Sequence[int]) -> list[tuple[int, ...]]:
-        """What every rank passed, in rank order; all pass equally many."""
+        """Return what every rank passed, in rank order; all pass equally many values."""
         if self.size == 1:
             return [tuple(values)]
         tensor = torch.tensor(values, dtype=torch.int64)
@@ -111,7 +111,7 @@ class Group:
         return [tuple(int(value) for value in part.tolist()) for part in parts]
 
     def share_ints(self, values: Sequence[int], source: int) -> list[int]:
-        """The values of rank `source` of this group; the others pass equally many of anything."""
+        """Return the values of rank `source` of this group; the others pass as many, with any content."""
         if self.size == 1 or not values:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.int64)
@@ -119,14 +119,14 @@ class Group:
         return [int(value) for value in tensor.tolist()]
 
     def barrier(self) -> None:
-        """Return when every rank is here."""
+        """Return when every rank has called this."""
         if self.size > 1:
             dist.barrier(group=self._control)
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Who `rank` works with.
+    """The groups that `rank` works in.
 
     tp        its pipeline stage: MLP and experts are summed over it
     attn_tp   the same stage and attention DP group: they share the heads of the same tokens
@@ -145,7 +145,7 @@ class Groups:
 
     @classmethod
     def single(cls) -> Groups:
-        """One rank, no processes."""
+        """Return the groups of a single rank, without torch.distributed."""
         shape = Shape()
         return cls(shape, place(shape)[0], Group(), Group(), Group(), Group(), Group())
 
@@ -159,7 +159,7 @@ class Groups:
         init_method: str = "",
         join_timeout: float = JOIN_TIMEOUT,
     ) -> Groups:
-        """Meet the other ranks of this replica at `init_method` (tcp://host:port). Raises NotReadyError naming it."""
+        """Meet the other ranks of this replica at `init_method` (tcp://host:port). Raise NotReadyError, naming it."""
         ranks = [rank for rank in place(shape._replace(replicas=1)) if rank.world_rank < shape.tp * shape.pp]
         own = next(rank for rank in ranks if (rank.tp_rank, rank.pp_rank) == (tp_rank, pp_rank))
         on_gpu = torch.device(device).type == "cuda"
@@ -171,7 +171,7 @@ class Groups:
 
         def split(key: Callable[[RankPlace], Hashable]) -> Group:
             cut = _cut(ranks, key)
-            if cut not in made:  # groups of the same ranks are one: each costs connections and a thread
+            if cut not in made:  # groups with the same ranks are shared: each costs connections and a thread
                 made[cut] = _open(cut, own, on_gpu, apart=cut == polled)
             return made[cut]
 
@@ -209,7 +209,7 @@ def _meet(world_rank: int, world_size: int, init_method: str, join_timeout: floa
             timeout=timedelta(seconds=join_timeout),
         )
     except (dist.DistError, RuntimeError) as error:
-        if "EADDRINUSE" in str(error):  # of the rank that listens there: it is told so at once
+        if "EADDRINUSE" in str(error):  # raised at once, on the rank that should listen there
             raise NotReadyError(
                 f"rank {world_rank} of {world_size} cannot listen at {init_method}, where the ranks meet: the port of "
                 "--dist-init-addr is taken",
@@ -221,7 +221,7 @@ def _meet(world_rank: int, world_size: int, init_method: str, join_timeout: floa
 
 
 def _cut(ranks: Sequence[RankPlace], key: Callable[[RankPlace], Hashable]) -> Cut:
-    """The world cut by `key`: the members of every group, in world order."""
+    """Split the world by `key`: the members of every group, in world order."""
     found: dict[Hashable, list[int]] = {}
     for rank in ranks:
         found.setdefault(key(rank), []).append(rank.world_rank)
@@ -229,10 +229,10 @@ def _cut(ranks: Sequence[RankPlace], key: Callable[[RankPlace], Hashable]) -> Cu
 
 
 def _open(cut: Cut, own: RankPlace, on_gpu: bool, apart: bool) -> Group:
-    """The group of `own`; every rank creates all of them.
+    """Return the group of `own`; every rank creates all of them.
 
-    `apart`: a replica polls its rooms while a pass computes on another thread. Two collectives at once over the same
-    connections would take one another's bytes.
+    `apart` gives tensors a group of their own: a replica polls its rooms while a pass computes on another thread, and
+    two collectives at once over the same connections would take one another's bytes.
     """
     mine = Group((own.world_rank,), own.world_rank)
     for members in cut:
@@ -265,21 +265,21 @@ class Gathering:
             self._places = torch.tensor(places, device=device)
 
     def collect(self, rows: torch.Tensor) -> torch.Tensor:
-        """[total, hidden], and padding below (linear.py), from the first rows of each group's [rows, hidden]."""
+        """Collect the first rows of each group's [rows, hidden]: [total, hidden], padded below (linear.py)."""
         own = rows.new_zeros(self._most, rows.shape[1])
         own[: self._count] = rows[: self._count]
         everything = self._group.all_gather_rows(own)
-        # What is not a token never reaches a layer: it would cost work, and the experts would have to tell it apart.
+        # Only tokens reach a layer: anything else would cost work, and the experts would have to tell it apart.
         return padded(everything if self._places is None else everything[self._places])
 
     def own(self, rows: torch.Tensor) -> torch.Tensor:
-        """This group's rows out of those of `collect`."""
+        """Return this group's rows of what `collect` returned."""
         return rows[self._start : self._start + self._count]
 
 
 @lru_cache(maxsize=1)
 def backend() -> str:
-    """The name to give torch.distributed; plain gloo where this torch does not let its options be set."""
+    """Return the name to give torch.distributed; plain gloo if this torch does not let its options be set."""
     kind: Any = getattr(dist, "ProcessGroupGloo", None)
     options: Any = getattr(kind, "_Options", None)
     if not all(hasattr(options, name) for name in ("_devices", "_threads", "_timeout")):

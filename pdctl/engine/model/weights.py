@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pdctl.engine.model.linear import Linear
     from pdctl.engine.model.parallel import Groups
 
-# Fields that may differ between two servers of one model: limits, and how the checkpoint happens to be stored.
+# Fields that may differ between two servers of one model: limits, and how the checkpoint is stored.
 APART = ("max_position", "eos_token_ids", "bos_token_id", "dtype")
 PROJECTIONS = ("k_proj", "kv_a_proj_with_mqa")
 ROWS = 2
@@ -57,7 +57,7 @@ class Checkpoint:
         return tensor
 
     def part(self, name: str, dim: int, start: int, stop: int) -> torch.Tensor:
-        """Rows (dim 0) or columns (dim 1) [start, stop) of a tensor."""
+        """Return rows (dim 0) or columns (dim 1) [start, stop) of a tensor."""
         view = self._file(name).get_slice(name)
         length = view.get_shape()[dim]
         if stop > length:
@@ -66,7 +66,7 @@ class Checkpoint:
         return tensor
 
     def _index(self) -> dict[str, str]:
-        """Tensor name → file name."""
+        """Return tensor name → file name."""
         names = weight_files.index(self.path)
         if names:
             return names
@@ -117,19 +117,20 @@ class Shard:
     def folded(
         self, matrix: torch.Tensor, norm: str, bias: torch.Tensor | None = None, dtype: torch.dtype | None = None
     ) -> Linear:
-        """`matrix` with the norm before it multiplied in: in float32, then rounded once."""
+        """Return `matrix` with the preceding norm multiplied in: in float32, then rounded once."""
         return make_linear(self.scaled(matrix, norm), dtype or self.dtype, self.device, bias)
 
     def scaled(self, matrix: torch.Tensor, norm: str) -> torch.Tensor:
-        """`matrix` in float32 with the norm's scale, times sqrt(width): the norm divides by |x|, not by its mean."""
+        """Return `matrix` in float32, times the norm's scale and sqrt(width): the norm divides by |x|, not its mean."""
         scale = self.checkpoint.tensor(norm).float()
         return matrix.float() * (scale * math.sqrt(len(scale)))
 
 
 def model_identity(config: ModelConfig, path: str | Path) -> str:
-    """`<architecture>-<12 digits>`: a digest of the config, and of a few rows of what makes the first and last keys.
+    """Return `<architecture>-<12 digits>`: a digest of the config and of some rows of the outer layers' key weights.
 
-    A fine-tuned model differs from its base there in a config that is the same. Reads some KiB of the checkpoint.
+    The rows are of the key projections of the first and the last layer: there a fine-tuned model differs from its base,
+    while its config is the same. Reads some KiB of the checkpoint.
     """
     shape = {name: value for name, value in asdict(config).items() if name not in APART}
     digest = hashlib.sha256(repr(sorted(shape.items())).encode())

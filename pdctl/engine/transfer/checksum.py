@@ -103,9 +103,7 @@ class ChecksumTransport(TransportWrapper):
 
 
 def _cells(pool: memoryview, geometry: PoolGeometry, region: Region) -> npt.NDArray[Any]:
-    """View what moves as [slab, page, token, head, number]. Wide numbers make gathering the pieces several times
-    faster.
-    """
+    """View what moves as [slab, page, token, head, number]. Wide numbers are gathered several times faster."""
     head = geometry.head_bytes
     width = next(width for width in (8, 4, 2, 1) if head % width == 0)
     cells: npt.NDArray[Any] = np.ndarray(

@@ -187,9 +187,7 @@ class Agent:
             return  # its metadata went with the connection
 
     def _knows(self, agent: str) -> bool:
-        """Return whether a peer uses that agent. One agent serves every connection of its process and goes with the
-        last.
-        """
+        """Return whether a peer uses that agent: one agent serves all connections of its process."""
         return any(descriptor.agent == agent for descriptor in self._peers.values())
 
     def drop(self, peer: str) -> None:

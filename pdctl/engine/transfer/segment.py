@@ -33,9 +33,7 @@ PREFIX = "pdctl-"
 
 
 class SegmentHandle(msgspec.Struct, frozen=True):
-    """How to find a segment. `fd` and `inode` identify a memfd of process `pid`; -1 and 0 if the token names the
-    segment.
-    """
+    """How to find a segment. `fd` and `inode` identify a memfd of process `pid`; -1 and 0 if the token does."""
 
     token: Annotated[str, Meta(pattern=r"^[0-9a-f]{20}\Z")]
     nbytes: Annotated[int, Meta(ge=1, lt=1 << 62)]

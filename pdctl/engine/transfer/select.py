@@ -66,8 +66,7 @@ def choose(backend: str, same_host: bool, gpu: bool = False) -> str:
 
 
 def create(backend: str, rank_ip: str, gpu: bool = False, lanes: int = 1) -> Transport:
-    """Return the transport for a rank that peers reach at `rank_ip`; a loopback address means all peers are on this
-    host.
+    """Return the transport for a rank that peers reach at `rank_ip`; loopback means that all peers are on this host.
 
     `lanes` is the number of threads that will post.
     """

@@ -157,9 +157,7 @@ class Transport(Protocol):
         ...
 
     def plan(self, peer: str, local: PoolGeometry, remote: PoolGeometry, cut: Cut | None = None) -> TransferPlan:
-        """Prepare writes to a peer; without a `cut` everything moves. Raise TransferError if a pool does not hold the
-        cut.
-        """
+        """Prepare writes to a peer; no `cut` moves everything. Raise TransferError if a pool does not hold the cut."""
         ...
 
     def post(self, plan: TransferPlan, src_pages: Pages, dst_pages: Pages) -> Op:
@@ -347,17 +345,14 @@ class Blocks:
         return len(self.slab_numbers) * math.prod(count for count, _ in self.inner)
 
     def numbers(self, pages: Pages) -> Pages:
-        """Return block numbers slab by slab, so that neighbouring pages stay neighbours; both sides use the same order.
-        """
+        """Return block numbers slab by slab: neighbouring pages stay neighbours. Both sides use the same order."""
         found = self.slab_numbers[:, None] + pages * np.int32(self.page_step)
         for count, step in self.inner:
             found = found[..., None] + np.arange(count, dtype=np.int32) * np.int32(step)
         return np.ascontiguousarray(found.ravel())
 
     def rows(self, base: int) -> npt.NDArray[np.uint64]:
-        """Return the row (address, length, device, stride, count) from which nixl derives all blocks without a list of
-        them.
-        """
+        """Return the one row (address, length, device, stride, count) from which nixl derives all blocks."""
         return np.array([[base + self.first, self.length, 0, self.stride, self.count]], dtype=np.uint64)
 
 
@@ -377,8 +372,7 @@ def blocks(geometry: PoolGeometry, unit: Unit, slabs: int, first_slab: int, head
 def _inside(
     geometry: PoolGeometry, unit: Unit, heads: int, first_head: int
 ) -> tuple[int, int, int, tuple[tuple[int, int], ...]]:
-    """Return, for one item, the first block's offset, its length and stride in bytes, and the rest as in Blocks.inner.
-    """
+    """Return, for one item, the first block's offset, length and stride in bytes, and the rest as in Blocks.inner."""
     head, tokens = geometry.head_bytes, geometry.page_size
     if unit == Unit.ITEM:
         return 0, geometry.item_bytes, geometry.item_bytes, ()

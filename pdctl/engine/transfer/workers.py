@@ -43,9 +43,7 @@ GIVEN_UP = "given up before it was written"
 
 
 def threads(asked: int = 0) -> int:
-    """Return how many shards to use: as asked, else by cores, but at least two, so that a slow session leaves others
-    alive.
-    """
+    """Return the number of shards: as asked, else by cores and at least 2, so that a slow session cannot block all."""
     return asked or min(4, max(2, (os.cpu_count() or 1) // CORES_PER_THREAD))
 
 
