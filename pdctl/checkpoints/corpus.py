@@ -1,6 +1,6 @@
 """The text the shipped checkpoint learns from: every line is generated here, from our own words and a fixed seed.
 
-Most answers are made of the prompt's own words, so that the KV cache of every page decides what the answer says.
+Most answers are made of the prompt's own words, so that the answer depends on the KV cache of every page.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def sentence(random: Random) -> str:
 
 
 def no_word(random: Random) -> str:
-    """Letters, syllables, digits or signs that mean nothing: copying must not depend on the vocabulary."""
+    """Letters, syllables, digits or signs without a meaning: copying must not depend on the vocabulary."""
     kind = random.random()
     if kind < 0.4:
         made = "".join(random.choices(SYLLABLES, k=random.randint(1, 4)))
@@ -169,7 +169,7 @@ def repeat(random: Random, longest: int) -> Example:
 
 
 def echo(random: Random, longest: int) -> Example:
-    """What the model does with a message it knows nothing better for."""
+    """A message and its repetition: what the model does when it knows nothing better."""
     said = text(random, longest)
     return Example(said, f"You said: {said}")
 

@@ -1,4 +1,4 @@
-"""Makes the shipped checkpoint: `python -m pdctl.checkpoints.make_tiny DIR` trains it from nothing on one CPU thread.
+"""Makes the shipped checkpoint: `python -m pdctl.checkpoints.make_tiny DIR` trains it from scratch on one CPU thread.
 
 The same torch on the same kind of CPU gives the same file. Needs the `engine` and `test` extras.
 """
@@ -40,7 +40,7 @@ IGNORE = -100  # torch's label for "no loss here"
 
 @dataclass(frozen=True, slots=True)
 class TrainingPhase:
-    """A stretch of the training: rows of `length` tokens, free text of up to `longest` words."""
+    """One phase of the training: rows of `length` tokens, free text of up to `longest` words."""
 
     steps: int
     rows: int
@@ -56,7 +56,7 @@ PHASES = (
     TrainingPhase(290, 6, 1024, 300),
 )
 PEAK_RATE = 4e-3
-DECAY = 0.5  # share of the steps over which the rate falls to zero, at the end
+DECAY = 0.5  # share of the steps, at the end, over which the rate falls to zero
 WARMUP = 60  # steps
 SEED = 20
 
@@ -97,7 +97,7 @@ def shape() -> LlamaConfig:
 
 
 def make_tokenizer() -> Tokenizer:
-    """Byte-level BPE: any text can be said, common words are one token."""
+    """Byte-level BPE: any text can be encoded, common words are one token."""
     random = Random(SEED)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -114,7 +114,7 @@ def make_tokenizer() -> Tokenizer:
 
 
 def train(model: LlamaForCausalLM, tokenizer: Tokenizer, phases: list[TrainingPhase]) -> None:
-    """One rate schedule over all phases; loss on answers and plain text only."""
+    """Train, with one rate schedule over all phases; the loss counts answers and plain text only."""
     random = Random(SEED)
     decayed = [weight for weight in model.parameters() if weight.dim() > 1]
     others = [weight for weight in model.parameters() if weight.dim() < 2]
@@ -143,14 +143,14 @@ def train(model: LlamaForCausalLM, tokenizer: Tokenizer, phases: list[TrainingPh
 
 
 def answer_loss(model: LlamaForCausalLM, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Cross entropy of the labelled tokens; no logits are computed for the others."""
+    """Return the cross entropy of the labelled tokens; no logits are computed for the others."""
     hidden = model.model(input_ids=tokens, use_cache=False).last_hidden_state
     learned = labels[:, 1:] != IGNORE
     return F.cross_entropy(model.lm_head(hidden[:, :-1][learned]), labels[:, 1:][learned])
 
 
 def rows(tokenizer: Tokenizer, random: Random, phase: TrainingPhase) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Batches of rows; a row is filled with whole examples, the last one cut."""
+    """Yield batches of rows; a row is filled with whole examples, the last one cut off."""
     while True:
         tokens = torch.zeros(phase.rows, phase.length, dtype=torch.int64)
         labels = torch.full_like(tokens, IGNORE)
@@ -167,7 +167,7 @@ def rows(tokenizer: Tokenizer, random: Random, phase: TrainingPhase) -> Iterator
 
 
 def encode(tokenizer: Tokenizer, one: Example) -> tuple[list[int], int]:
-    """Token ids as the chat template makes them, and where the part to be learned starts."""
+    """Return token ids as the chat template makes them, and where the part to be learned starts."""
     if one.plain:
         prompt = tokenizer.encode(one.prompt).ids
         return prompt + tokenizer.encode(one.answer + END_OF_TEXT).ids, max(1, len(prompt))
@@ -176,10 +176,10 @@ def encode(tokenizer: Tokenizer, one: Example) -> tuple[list[int], int]:
 
 
 def save(model: LlamaForCausalLM, tokenizer: Tokenizer, directory: Path) -> None:
-    """The files of a Hugging Face checkpoint directory, float32."""
+    """Write the files of a Hugging Face checkpoint directory, in float32."""
     directory.mkdir(parents=True, exist_ok=True)
     if model.generation_config is not None:
-        # Greedy unless the client asks otherwise: the answers of a rehearsal should repeat.
+        # Greedy unless the client asks otherwise, so that the answers of a rehearsal repeat.
         model.generation_config.do_sample, model.generation_config.top_k = True, 1
     model.save_pretrained(directory)
     (directory / "model.safetensors").chmod(0o644)

@@ -18,7 +18,7 @@ from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 TINY = Path(__file__).parent / "tiny"
 BESIDE = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
 SEED = 20
-SPREAD = 0.3  # of the weights: wide enough that the greedy token rarely hangs on the order of a sum
+SPREAD = 0.3  # of the weights: large enough that the greedy token rarely depends on the order of a sum
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 1280,

@@ -1,4 +1,4 @@
-"""`python -m pdctl.router`: parse, tie to the starter, run."""
+"""`python -m pdctl.router`: parse the command line, tie the process to its starter, run."""
 
 from __future__ import annotations
 

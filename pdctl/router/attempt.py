@@ -1,7 +1,7 @@
-"""One attempt of one request: both legs started at once and watched together until the client has its answer.
+"""One attempt of one request: both legs are started together and watched until the client has its answer.
 
-Nothing reaches the client before the prefill has answered 2xx and decode has its first bytes, so up to there an attempt
-can be thrown away. A prefill that fails later is noted only: decode has the KV cache by then.
+Nothing reaches the client before the prefill has answered 2xx and decode has its first bytes, so until then an attempt
+can be discarded. A prefill that fails later is only noted: decode has the KV cache by then.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from pdctl.router.room_ledger import Record
     from pdctl.router.upstream import Headers, Payload
 
-LINGER = 10.0  # seconds a prefill may still talk after decode has finished
-ROOMS_IN_HEADER = 64  # clients refuse headers of 8 KiB; GET /rooms/{room} has them all
-# Of one connection only, or said by the router itself.
+LINGER = 10.0  # seconds a prefill may still send after decode has finished
+ROOMS_IN_HEADER = 64  # clients refuse headers of 8 KiB; GET /rooms/{room} lists all rooms
+# Valid for one connection only, or set by the router itself.
 NOT_PASSED_ON = frozenset((b"connection", b"content-length", b"keep-alive", b"transfer-encoding", b"x-request-id"))
 
 
 class Attempt:
-    """`failure` says what went wrong when the outcome is FAILED or BROKEN; `aborted` who has to be told to stop."""
+    """`failure` says what went wrong if the outcome is FAILED or BROKEN; `aborted`: the workers to tell to stop."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class Attempt:
         deadlines: tuple[float, float, float],
         patient: bool = False,
     ) -> None:
-        """`deadlines`: monotonic times of the whole request, of the prefill leg, and of the first byte of a stream.
+        """`deadlines`: monotonic times for the whole request, for the prefill leg, and for the first byte of a stream.
 
-        `patient`: after a leg's failure wait for the other one to end by itself (sglang-router 0.3.2; rehearsals).
+        `patient`: after a leg's failure, wait for the other leg to end by itself (sglang-router 0.3.2; rehearsals).
         """
         self._loop = asyncio.get_running_loop()
         self._call, self._exchange, self._payload = call, call.exchange, payload
@@ -61,7 +61,7 @@ class Attempt:
         self._end: asyncio.Future[AttemptOutcome] = self._loop.create_future()
 
     async def run(self) -> AttemptOutcome:
-        """To the end of the attempt; the client has been answered unless the outcome is FAILED."""
+        """Run the attempt to its end. On return the client has been answered, unless the outcome is FAILED."""
         self._exchange.on_gone = self._gone
         try:
             self.prefill.start(self._call, self._payload)
@@ -76,12 +76,13 @@ class Attempt:
         if not self.prefill.over:
             self._loop.call_later(LINGER, self._end_lingering)
         else:
-            # Legs and attempt refer to each other: undone here, they are freed at once instead of by the collector.
+            # Legs and attempt refer to each other: without these references they are freed at once, not by the
+            # collector.
             del self.prefill, self.decode
         return outcome
 
     def check(self, now: float) -> None:
-        """Fail the leg that has run into a deadline; called a few times a second."""
+        """Fail a leg that has passed its deadline; called a few times a second."""
         if self._end.done():
             return
         late, text = None, ""
@@ -99,8 +100,9 @@ class Attempt:
     def advance(self) -> None:
         """Answer the client as soon as both legs allow it.
 
-        A streamed token is proof of the prefill: it came with the KV cache. So a prefill that has not answered yet is
-        waited for only where decode has no token to show. (sglang's own answers the head of a stream before it knows.)
+        A streamed token proves that the prefill succeeded: the token came with the KV cache. So a prefill that has not
+        answered yet is waited for only while decode has no token to show. (sglang itself sends the head of a stream
+        before it knows.)
         """
         prefill, decode = self.prefill, self.decode
         if self._committed or self._end.done() or not decode.ok:
@@ -122,7 +124,7 @@ class Attempt:
         self._exchange.write(data)
 
     def leg_ended(self, leg: Leg) -> None:
-        """A 2xx answer is complete."""
+        """Handle a complete 2xx answer."""
         if self._committed:
             if leg is self.decode:
                 self._exchange.end()
@@ -131,13 +133,13 @@ class Attempt:
         error = stream_error(leg.parts) if leg is self.prefill and leg.streams and leg.parts else None
         if error is not None:
             self._stream_failed(leg, error)
-        elif self.failure is not None:  # the other leg had failed, and this one was waited for
+        elif self.failure is not None:  # the other leg had failed earlier, and this one was waited for
             self._give_up(self.failure)
         else:
             self.advance()
 
     def leg_refused(self, leg: Leg) -> None:
-        """A complete answer that is not 2xx."""
+        """Handle a complete answer that is not 2xx."""
         if 400 <= leg.status < 500:
             self._refuse(leg, leg.status, passed_on(leg.headers), b"".join(leg.parts))
             return
@@ -146,7 +148,7 @@ class Attempt:
         self.leg_failed(leg, LegCause.STATUS, status, f"answered {leg.status}" + (f": {detail}" if detail else ""))
 
     def leg_failed(self, leg: Leg, cause: LegCause, status: int, text: str) -> None:
-        """A leg that will give no usable answer."""
+        """Handle a leg that will give no usable answer."""
         leg.record.problem = text
         self.pair.stats.leg_failures[leg.role.value, cause.value] += 1
         if self._end.done() or (self._committed and leg is self.prefill):
@@ -168,7 +170,7 @@ class Attempt:
             self._resolve(AttemptOutcome.FAILED)
 
     def _stream_failed(self, leg: Leg, error: StreamError) -> None:
-        """An error that came as the first event of a 200: no token has been produced."""
+        """Handle an error that came as the first event of a 200: no token has been produced."""
         if error.status < 500:
             self._refuse(
                 leg, error.status, JSON, orjson.dumps(error_body(error.message, "invalid_request_error", error.status))
@@ -197,7 +199,7 @@ class Attempt:
         self._last = body
 
     def _refuse(self, leg: Leg, status: int, head: bytes, body: bytes) -> None:
-        """Hand on what a worker has against the request itself: another pair would say the same."""
+        """Pass on a worker's objection to the request itself: any other pair would say the same."""
         self._abandon(f"{leg.role.value} answered {status}")
         self.record.first_byte = time.monotonic()
         self._exchange.respond(
@@ -206,7 +208,7 @@ class Attempt:
         self._resolve(AttemptOutcome.REFUSED)
 
     def _pair_headers(self) -> bytes:
-        """Which way the request went."""
+        """Return the headers that say which way the request went."""
         rooms = ",".join(map(str, self.record.rooms[:ROOMS_IN_HEADER])).encode()
         return b"%b%b\r\nx-pd-attempts: %d\r\nx-request-id: %b\r\n" % (
             self.pair.head,
@@ -216,7 +218,7 @@ class Attempt:
         )
 
     def _break_off(self, message: str, status: int) -> None:
-        """Tell a client in the middle of a stream; an event that was cut short is closed first."""
+        """End a stream with an error event; an event that was cut short is closed first."""
         gap = b"" if self._last.endswith(b"\n\n") else b"\n\n"
         error = orjson.dumps(error_body(message, "upstream_error", status))
         self._exchange.write(b"%bdata: %b\n\ndata: [DONE]\n\n" % (gap, error))
@@ -242,5 +244,5 @@ class Attempt:
 
 
 def passed_on(headers: Headers) -> bytes:
-    """The header lines of a worker's answer that concern the client."""
+    """Return the header lines of a worker's answer that concern the client."""
     return b"".join([b"%b: %b\r\n" % one for one in headers if one[0] not in NOT_PASSED_ON])

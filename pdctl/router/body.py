@@ -1,8 +1,9 @@
-"""A generation request's body: what the router reads in it, and how the three bootstrap fields get in.
+"""A generation request's body: what the router reads in it, and how the three bootstrap fields are added.
 
-The client's bytes are spliced, never re-serialised: unknown fields, big integers, order and escapes stay. A large body
-is read piece by piece beside the event loop and sent on without being copied: the router finds where the members of
-the outermost object begin and end, and reads a few small ones. Whether the rest is valid JSON is left to the engines.
+The client's bytes are spliced, never re-serialised, so unknown fields, big integers, order and escapes are kept. A
+large body is read piece by piece off the event loop and sent on without being copied: the router finds where the
+members of the outermost object begin and end, and reads a few small ones. Whether the rest is valid JSON is left to the
+engines.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from pdctl.json_members import BadBody, JsonSpan, Scan, after_space
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set
 
-MAX_ROOM = 2**53 - 1  # the largest integer every JSON tool carries; 0 means "not written" to sglang's metadata gate
+MAX_ROOM = 2**53 - 1  # the largest integer every JSON tool preserves; to sglang's metadata gate 0 means "not written"
 MAX_ITEMS = 16 * 1024  # of one batch
-PROMPT_LIMIT = 16 * 1024  # characters that cache_aware looks at
+PROMPT_LIMIT = 16 * 1024  # characters that the cache_aware policy looks at
 _space = re.compile(r"[ \t\n\r]*")
-# Numbers stay text: they are skipped, not read, and an integer of 5,000 digits is no reason to fail.
+# Numbers stay text: they are skipped, not read, and an integer of 5,000 digits must not be an error.
 _decoder = json.JSONDecoder(parse_int=str, parse_float=str)
-MAX_FIELD = 1 << 20  # bytes of a member whose value the router has to know
+MAX_FIELD = 1 << 20  # bytes of a member whose value the router needs to know
 _text = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 _half_escape = re.compile(r"\\u[0-9a-fA-F]{0,3}$")
 _blank = re.compile(r"\s+")
@@ -35,7 +36,7 @@ FIELDS = ("stream", "return_logprob", "rid", "n", "sampling_params")
 
 
 def _is_integer(value: object) -> bool:
-    """As JSON knows it: 1.0 is one, and so is what needs more bits than the parser has."""
+    """Return whether JSON regards it as an integer: 1.0 is one, and so is one too large for the parser."""
     if isinstance(value, float):
         return value.is_integer() or math.isinf(value)
     return isinstance(value, int) and not isinstance(value, bool)
@@ -45,7 +46,7 @@ def _is_string(value: object) -> bool:
     return isinstance(value, str)
 
 
-# What engines take in them. A client's values are replaced; a mistake in them is worth telling all the same.
+# What engines accept in these fields. A client's values are replaced, but an error in them is still reported.
 BOOTSTRAP_FIELDS = {
     "bootstrap_host": ("a string", _is_string),
     "bootstrap_port": ("an integer", _is_integer),
@@ -54,7 +55,7 @@ BOOTSTRAP_FIELDS = {
 
 
 class GenerationBody:
-    """`items` is the size of a batch; None when one room serves the request (sglang derives room + i from it)."""
+    """`items` is the size of a batch; None if one room serves the request (sglang derives room + i from it)."""
 
     __slots__ = ("_end", "_fields", "_path", "_raw", "items", "logprobs", "rids", "samples", "stream")
 
@@ -78,7 +79,7 @@ class GenerationBody:
         self.rids: tuple[str, ...] = rids_of(fields)
 
     def rooms(self) -> tuple[int, ...]:
-        """Fresh rooms, one per item; for a scalar request with n samples, the n rooms sglang will make of the first."""
+        """Return new rooms, one per item; for a scalar request of n samples, those sglang derives from the first."""
         count = self.samples if self.items is None else self.items
         if count == 1:
             return (_room(),)
@@ -91,16 +92,16 @@ class GenerationBody:
         return tuple(chosen)
 
     def addressed(self, host: str, port: int | None, rooms: Sequence[int]) -> bytes:
-        """The body for both legs of one attempt. `port` None: null (rehearsals alone send that)."""
+        """Return the body for both legs of one attempt. `port` None is sent as null (only rehearsals do that)."""
         comma = b"," if self._fields else b""
         return bytes(self._raw[: self._end]) + comma + self.fields(host, port, rooms)
 
     def pieces(self, host: str, port: int | None, rooms: Sequence[int]) -> tuple[bytes | memoryview, ...]:
-        """`addressed`, in what is sent one after the other."""
+        """Return the same as `addressed`, in pieces to be sent one after the other."""
         return (self.addressed(host, port, rooms),)
 
     def fields(self, host: str, port: int | None, rooms: Sequence[int]) -> bytes:
-        """The last members of the body, with the bracket that ends it."""
+        """Return the last members of the body, with the closing brace."""
         if self.items is None:
             told = b"null" if port is None else b"%d" % port
             return b'"bootstrap_host":"%b","bootstrap_port":%b,"bootstrap_room":%d}' % (host.encode(), told, rooms[0])
@@ -112,7 +113,7 @@ class GenerationBody:
         )
 
     def prompt(self) -> str:
-        """What the engine will see first, for prefix affinity: exact enough to tell two prompts apart."""
+        """Return what the engine will see first, for prefix affinity: exact enough to distinguish two prompts."""
         fields = self._fields
         if self._path == b"/v1/chat/completions":
             return str(fields.get("messages"))[:PROMPT_LIMIT]
@@ -140,7 +141,7 @@ def _parse(raw: bytes) -> dict[str, Any]:
 
 
 def _parse_slowly(raw: bytes, error: orjson.JSONDecodeError) -> object:
-    """What is valid JSON but refused by the fast parser: 1e999, half a surrogate pair. The workers may take it."""
+    """Parse valid JSON that the fast parser refuses: 1e999, half a surrogate pair. The workers may accept it."""
 
     def refuse(name: str) -> object:
         raise ValueError(name)  # NaN and Infinity: Python's own extension
@@ -158,7 +159,7 @@ def _integer(digits: str) -> int | float:
 
 
 def _without(raw: bytes, names: Set[str]) -> bytes:
-    """`raw`, a valid JSON object, without its own members of these names; every other byte of a member stays."""
+    """Return `raw`, a valid JSON object, without its members of these names; every other member keeps its bytes."""
     text = raw.decode()
     kept = []
     at = _skip(text, text.index("{") + 1)
@@ -181,7 +182,7 @@ def _skip(text: str, at: int) -> int:
 
 
 class LargeGenerationBody(GenerationBody):
-    """The same as GenerationBody for `raw` of any size, but for the validity of what lies deep in it."""
+    """Like GenerationBody, for `raw` of any size, but without checking that nested values are valid JSON."""
 
     __slots__ = ("_kept", "_values")
 
@@ -217,7 +218,7 @@ class LargeGenerationBody(GenerationBody):
             raise BadBody(f"the body is not valid JSON: {name}: {error}") from None
 
     def _batch(self, path: bytes) -> int | None:
-        """As `items_of` decides it for a parsed body."""
+        """Decide as `items_of` does for a parsed body."""
         if path == b"/v1/chat/completions":
             return self.samples if self.samples > 1 else None
         for name in ("text", "input_ids", "input_embeds") if path == b"/generate" else ("prompt",):
@@ -233,7 +234,7 @@ class LargeGenerationBody(GenerationBody):
         return None
 
     def pieces(self, host: str, port: int | None, rooms: Sequence[int]) -> tuple[bytes | memoryview, ...]:
-        """`addressed`, without a copy: what is sent one after the other."""
+        """Return the same as `addressed`, without a copy, in pieces to be sent one after the other."""
         sent: list[bytes | memoryview] = [b"{"]
         for part in self._kept:
             sent += (part, b",")
@@ -257,12 +258,12 @@ class LargeGenerationBody(GenerationBody):
 
 
 def _unescaped(text: bytes) -> str:
-    """The beginning of a JSON string's inside, which may be cut off anywhere."""
+    """Decode the beginning of a JSON string's contents, which may be cut off anywhere."""
     match = _text.match(text)
     inside = match.group() if match else b""
     whole = _half_escape.sub("", inside.decode("utf-8", "ignore"))
     try:
-        return str(json.loads(f'"{whole}"', strict=False))  # half a surrogate pair stays what it is
+        return str(json.loads(f'"{whole}"', strict=False))  # half a surrogate pair is left as it is
     except ValueError:
         return whole
 
@@ -291,7 +292,7 @@ def samples_of(path: bytes, fields: dict[str, Any]) -> int:
 
 
 def rids_of(fields: dict[str, Any]) -> tuple[str, ...]:
-    """A client's own names of the request. What is no text is the engines' to refuse, and so is an empty one."""
+    """Return the client's own names for the request. What is not text, or is empty, the engines will refuse."""
     rid = fields.get("rid")
     found = tuple(one for one in (rid if isinstance(rid, list) else (rid,)) if isinstance(one, str) and one)
     for one in found:
@@ -302,7 +303,7 @@ def rids_of(fields: dict[str, Any]) -> tuple[str, ...]:
 
 
 def items_of(path: bytes, fields: dict[str, Any], samples: int) -> int | None:
-    """As sglang 0.5.23 decides what is a batch (io_struct.GenerateReqInput); chat takes one room per sample."""
+    """Return a batch's size by sglang 0.5.23's rule (io_struct.GenerateReqInput); chat takes one room per sample."""
     if path == b"/v1/chat/completions":
         return samples if samples > 1 else None
     names = ("text", "input_ids", "input_embeds") if path == b"/generate" else ("prompt",)
@@ -320,7 +321,7 @@ def items_of(path: bytes, fields: dict[str, Any], samples: int) -> int | None:
 
 
 def check_items(count: int | None) -> int | None:
-    """Each item gets a room of its own."""
+    """Return `count`; raise BadBody if it is too large. Each item gets a room of its own."""
     if count is not None and count > MAX_ITEMS:
         raise BadBody(f"a batch of {count} items; at most {MAX_ITEMS} are taken at once: send several requests")
     return count

@@ -1,4 +1,4 @@
-"""A generation request from its body to its last attempt: pair, rooms, retries, and how a pair is chosen."""
+"""A generation request from its body to its last attempt: pair, rooms, retries, and the choice of a pair."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ T = TypeVar("T")
 BLOCK = 256  # characters of a prompt per remembered prefix
 BLOCKS = 64
 REMEMBERED = 65536  # prefixes
-# Between two hops only (RFC 9110 §7.6.1), or said by the router itself.
+# Valid between two hops only (RFC 9110 §7.6.1), or set by the router itself.
 NOT_FORWARDED = frozenset(
     b"connection content-length expect host keep-alive proxy-authorization proxy-connection te trailer "
     b"transfer-encoding upgrade x-request-id".split()
 )
 BUSY = f"{MAX_WAITING} large request bodies are waiting to be read already; send it again"
 ABORT_TIMEOUT = 2.0  # seconds
-DEADLINE_CHECK = 0.25  # seconds between looks at the deadlines of what is in flight: a timer per request costs more
+DEADLINE_CHECK = 0.25  # seconds between checks of deadlines of requests in flight: a timer per request would cost more
 RETRY_AFTER = b"retry-after: 2\r\n"
 
 
@@ -51,7 +51,7 @@ class Dispatcher:
     def __init__(
         self, args: RouterArgs, registry: Registry, chooser: Chooser, ledger: RoomLedger, stats: RouterStats, lose: Tell
     ) -> None:
-        """`lose`: told when nobody looks after the deadlines of requests any more."""
+        """`lose` is called when the check of deadlines has stopped."""
         self._args, self._registry, self._chooser, self._ledger, self._stats = args, registry, chooser, ledger, stats
         self._loop = asyncio.get_running_loop()
         self._aborts: set[asyncio.Task[None]] = set()
@@ -168,7 +168,7 @@ class Dispatcher:
             line(_finish(record))
 
     def _give_up(self, call: ClientCall, failure: LegFailure | None, attempts: int) -> None:
-        """The answer when no attempt gave one."""
+        """Answer a client whose request no attempt has answered."""
         exchange = call.exchange
         head = b"x-pd-attempts: %d\r\nx-request-id: %b\r\n" % (attempts, call.request_id)
         if failure is None:
@@ -191,7 +191,7 @@ class Dispatcher:
             self._loop.call_later(DEADLINE_CHECK, self._guarded_check)
 
     async def _before_retry(self, attempt: Attempt, failure: LegFailure, pause: float) -> None:
-        """Before a retry: an abort still under way must not hit the next attempt, which carries the same rid."""
+        """Wait before a retry: an abort still under way must not hit the next attempt, which has the same rid."""
         if attempt.aborted and self._aborts and attempt.record.rids:
             await asyncio.wait(set(self._aborts), timeout=ABORT_TIMEOUT)
         if failure.cause is not LegCause.CONNECT or attempt.record.attempt > 1:
@@ -199,7 +199,7 @@ class Dispatcher:
 
     def _abort(self, worker: Worker, rids: tuple[str, ...], record: Record) -> None:
         for rid in rids:
-            # Engines abort every request whose rid begins with this one (sglang 0.5.23 scheduler.abort_request).
+            # Engines abort every request whose rid starts with this one (sglang 0.5.23 scheduler.abort_request).
             if self._ledger.rid_in_flight(rid, but=record):
                 continue
             task = self._loop.create_task(self._post_abort(worker, rid))
@@ -216,7 +216,7 @@ class Dispatcher:
 
 
 def read_headers(headers: Headers) -> tuple[bytes, bytes, bytes]:
-    """The request's id, the header lines that go on to both workers, and the encoding of the body."""
+    """Return the request's id, the header lines for both workers, and the encoding of the body."""
     request_id, encoding, lines, hop, typed = b"", b"identity", [], b"", False
     for name, value in headers:
         if name == b"content-type":
@@ -231,19 +231,19 @@ def read_headers(headers: Headers) -> tuple[bytes, bytes, bytes]:
             request_id = value
         elif name == b"connection":
             hop = value.lower()
-    if hop and hop not in (b"keep-alive", b"close"):  # it names further headers of this hop
+    if hop and hop not in (b"keep-alive", b"close"):  # it names more headers that are valid for this hop only
         dropped = tuple(token.strip() + b":" for token in hop.split(b","))
         lines = [one for one in lines if not one.startswith(dropped)]
     if not request_id or len(request_id) > 128 or not all(32 < byte < 127 for byte in request_id):
-        request_id = b"%032x" % random.getrandbits(128)  # theirs could not stand in a header or a log line
-    if not typed:  # `curl -d` calls any body a form, and engines refuse that; the router has seen that it is JSON
+        request_id = b"%032x" % random.getrandbits(128)  # the client's id is not fit for a header or a log line
+    if not typed:  # `curl -d` labels any body a form, which engines refuse; the router has checked that it is JSON
         lines.append(JSON)
     lines.append(b"x-request-id: %b\r\n" % request_id)
     return request_id, b"".join(lines), encoding
 
 
 def _retry_after(failure: LegFailure) -> bytes:
-    """The worker knows its queue best."""
+    """Return the worker's own value if it sent one: it knows its queue best."""
     return b"retry-after: %b\r\n" % failure.retry_after if failure.retry_after else RETRY_AFTER
 
 
@@ -278,7 +278,7 @@ class RoundRobin:
 
 
 class PowerOfTwo:
-    """The less loaded of two drawn at random, by requests in flight on this router."""
+    """The less loaded of two random workers, by requests in flight on this router."""
 
     def choose(self, workers: Sequence[Worker], prompt: Prompt) -> Worker:
         if len(workers) == 1:
@@ -288,7 +288,7 @@ class PowerOfTwo:
 
 
 class LeastLoad:
-    """The least loaded; among equals the one whose turn it is."""
+    """The least loaded worker; equals take turns."""
 
     def __init__(self) -> None:
         self._turn = -1
@@ -303,8 +303,8 @@ class LeastLoad:
 class CacheAware:
     """The worker that last saw the longest known prefix of the prompt, unless it is much busier than the least loaded.
 
-    A prefix counts from `threshold` of the prompt on: a system prompt that all requests share is no reason to send them
-    all to one worker.
+    A prefix counts only if it covers at least `threshold` of the prompt: a system prompt that all requests share is no
+    reason to send them all to one worker.
     """
 
     def __init__(self, threshold: float, abs_threshold: int, rel_threshold: float) -> None:
@@ -337,7 +337,7 @@ class CacheAware:
 
 
 def _prefixes(prompt: str) -> list[int]:
-    """One number per prefix that ends on a block, the shortest first; the last block may be a part of one."""
+    """Return a hash per prefix that ends at a block boundary, the shortest first; the last block may be partial."""
     value, found = 0, []
     for start in range(0, min(len(prompt), BLOCK * BLOCKS), BLOCK):
         value = hash((value, prompt[start : start + BLOCK]))
@@ -346,7 +346,7 @@ def _prefixes(prompt: str) -> list[int]:
 
 
 class Chooser:
-    """The two roles' policies together. Round robin on both sides walks one cycle over all pairs."""
+    """The policies of both roles. With round robin on both sides, one cycle over all pairs is walked."""
 
     def __init__(self, prefill: Policy, decode: Policy) -> None:
         self._prefill = prefill
@@ -355,7 +355,7 @@ class Chooser:
         self._turn = -1
 
     def choose(self, table: Table, prompt: Prompt) -> WorkerPair:
-        """One pair of a table that is not empty."""
+        """Choose one pair of a table that is not empty."""
         if self._cycle:
             self._turn += 1
             return table.cycle[self._turn % len(table.cycle)]
@@ -366,7 +366,7 @@ class Chooser:
 
 
 def make_policy(args: RouterArgs, role: WorkerRole) -> Policy:
-    """The policy of one role. Affinity pays where prompts are computed: for decodes cache_aware is least load."""
+    """Return a role's policy. Affinity pays where prompts are computed: for decodes cache_aware means least load."""
     name = (args.prefill_policy if role is WorkerRole.PREFILL else args.decode_policy) or args.policy
     if name is PolicyName.RANDOM:
         return Random()

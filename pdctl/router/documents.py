@@ -1,4 +1,4 @@
-"""What the router says of itself: the JSON of /workers and /readiness, the Prometheus text of /metrics."""
+"""What the router reports about itself: the JSON of /workers and /readiness, the Prometheus text of /metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def workers(registry: Registry) -> dict[str, object]:
-    """GET /workers."""
+    """Return the document of GET /workers."""
     prefills, decodes = registry.of(WorkerRole.PREFILL), registry.of(WorkerRole.DECODE)
     return {
         "schema": WORKERS,
@@ -34,7 +34,7 @@ def workers(registry: Registry) -> dict[str, object]:
 
 
 def worker(one: Worker, registry: Registry) -> dict[str, object]:
-    """An entry of GET /workers (sglang_router 0.3.2). A prefill always has `bootstrap_port`: null when not known.
+    """Return an entry of GET /workers (sglang_router 0.3.2). For a prefill, an unknown `bootstrap_port` is null.
 
     A rehearsing router leaves the key out instead, as sglang-router does.
     """
@@ -72,7 +72,7 @@ def worker(one: Worker, registry: Registry) -> dict[str, object]:
 
 
 def pair(one: WorkerPair) -> dict[str, object]:
-    """Attempts by outcome and the breaker of one prefill-decode pair."""
+    """Return one pair's attempts by outcome, and its breaker."""
     return {
         "prefill": one.prefill.url,
         "decode": one.decode.url,
@@ -84,7 +84,7 @@ def pair(one: WorkerPair) -> dict[str, object]:
 
 
 def readiness(registry: Registry, draining: bool) -> dict[str, object]:
-    """GET /readiness: ready means that a request sent now would find a pair."""
+    """Return the document of GET /readiness: ready means that a request sent now would find a pair."""
     usable = len(registry.table.cycle)
     ready = usable > 0 and not draining
     return {
@@ -101,7 +101,7 @@ def readiness(registry: Registry, draining: bool) -> dict[str, object]:
 
 
 def rehearsal(registry: Registry) -> dict[str, object]:
-    """The key that every document of a rehearsing router carries; nothing otherwise."""
+    """Return the key that every document of a rehearsing router has; empty otherwise."""
     return {KEY: [registry.rehearsal]} if registry.rehearsal else {}
 
 
@@ -167,8 +167,8 @@ def _pairs(out: Exposition, registry: Registry) -> None:
 class Exposition:
     """Builds the text of one scrape.
 
-    Not by prometheus_client: its import makes the start of the router a third slower, and it sorts labels, so that the
-    text of every series would change.
+    Without prometheus_client: importing it makes the router start a third slower, and it sorts labels, which would
+    change the text of every series.
     """
 
     def __init__(self) -> None:
@@ -188,5 +188,5 @@ class Exposition:
 
 
 def labels(values: Mapping[str, object]) -> str:
-    """`a="b",c="d"` with the escapes of the exposition format."""
+    """Return `a="b",c="d"`, escaped as the exposition format requires."""
     return ",".join(f'{name}="{str(value).translate(_ESCAPES)}"' for name, value in values.items())

@@ -1,4 +1,4 @@
-"""One request of a client, and the way its answer goes back."""
+"""One request of a client, and the way back for its answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PHRASES = {status.value: status.phrase.encode() for status in http.HTTPStatus}
 JSON = b"content-type: application/json\r\n"
-# The `type` of an error that the router itself answers with.
+# The `type` of an error that the router itself returns.
 KINDS = {
     401: "authentication_error",
     403: "permission_error",
@@ -26,7 +26,7 @@ KINDS = {
 
 
 class Client(Protocol):
-    """The connection a request came on. `chunks`: it takes an answer in chunks; `leaving`: it closes after this one."""
+    """The connection of a request. `chunks`: it accepts a chunked answer; `leaving`: it closes after this answer."""
 
     chunks: bool
     peer: str
@@ -42,8 +42,8 @@ class Client(Protocol):
 class Exchange:
     """One request and the way back to its client. Header names are lower-case.
 
-    Answer with `respond`, or with `start`, `write` … and `end`. `on_gone` is called when the client leaves before that;
-    `source` is the worker's connection to slow down when the client reads slower than the worker writes.
+    Answer with `respond`, or with `start`, `write` … and `end`. `on_gone` is called if the client leaves before that;
+    `source` is the worker's connection, to be slowed down if the client reads more slowly than the worker writes.
     """
 
     __slots__ = (
@@ -64,7 +64,7 @@ class Exchange:
         self.method, self.path, self.query, self.headers, self.body = method, path, query, headers, body
         self.keep_alive = True
         self.started = self.done = self.gone = False
-        self.admin = False  # whether it may do what admins may (http_auth.py)
+        self.admin = False  # whether it has admin rights (http_auth.py)
         self.status = 0
         self.on_gone: Callable[[], None] | None = None
         self.source: Connection | None = None
@@ -72,7 +72,7 @@ class Exchange:
 
     @property
     def peer(self) -> str:
-        """The address of the client; empty when it is gone."""
+        """The address of the client; empty if it is gone."""
         return self._client.peer
 
     @property
@@ -83,11 +83,11 @@ class Exchange:
         return next((value for key, value in self.headers if key == name), None)
 
     def respond(self, status: int, head: bytes, body: bytes) -> None:
-        """The whole answer. `head` is header lines, each ending in CRLF, without length and connection."""
+        """Send the whole answer. `head` is header lines, each ending in CRLF, without length and connection."""
         if self.gone or self.done:
             return
         if self.started:
-            self._client.cut()  # there is a beginning already that this cannot follow
+            self._client.cut()  # part of another answer was sent, and this one cannot follow it
             return
         self.status = status
         sent = b"" if self.method == b"HEAD" else body
@@ -95,11 +95,11 @@ class Exchange:
         self._finish()
 
     def json(self, status: int, value: object, head: bytes = b"") -> None:
-        """The whole answer, as JSON."""
+        """Send the whole answer as JSON."""
         self.respond(status, JSON + head, orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE))
 
     def refuse(self, status: int, message: str, code: str, head: bytes = b"", kind: str = "") -> None:
-        """The whole answer, as an error. `kind`: where it is not the one that KINDS has for this status."""
+        """Send the whole answer as an error. `kind`: only if it differs from the one KINDS has for this status."""
         self.json(status, error_body(message, kind or KINDS.get(status, "invalid_request_error"), code), head)
 
     def start(self, status: int, head: bytes, data: bytes) -> None:
@@ -111,13 +111,13 @@ class Exchange:
         if self._chunked:
             frame = b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(data), data)
         else:
-            self.keep_alive = False  # HTTP/1.0: the end of the connection is the end of the answer
+            self.keep_alive = False  # HTTP/1.0: the answer ends when the connection closes
             frame = b"\r\n" + data
         self._client.write(self._opening(status) + head + frame)
         self.started = True
 
     def write(self, data: bytes) -> None:
-        """More bytes; never empty."""
+        """Send more bytes, at least one."""
         if self._chunked:
             self._client.write(b"%x\r\n%b\r\n" % (len(data), data))
         else:
@@ -150,5 +150,5 @@ def is_loopback(address: str) -> bool:
 
 
 def error_body(message: str, kind: str, code: str | int) -> dict[str, dict[str, str | int]]:
-    """The error object of the OpenAI surface."""
+    """Return the error object of the OpenAI API."""
     return {"error": {"message": message, "type": kind, "code": code}}

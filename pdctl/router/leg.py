@@ -1,4 +1,4 @@
-"""One of the two requests of an attempt: sent to one worker, read by the attempt; what its answer says."""
+"""One of the two requests of an attempt, sent to one worker and read by the attempt; what its answer says."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from pdctl.router.room_ledger import LegRecord
     from pdctl.router.upstream import Connection, Headers, Payload
 
-MAX_ANSWER = 512 << 20  # bytes of an answer that is held until it is whole: as many as of a body
-KEEP = 16  # pieces of a prefill's answer: enough for an error; the one token in it is decode's first
+MAX_ANSWER = 512 << 20  # bytes of an answer that is held until it is complete: as many as of a body
+KEEP = 16  # pieces of a prefill's answer: enough for an error; its one token is also the first of decode's
 
 
 class Leg:
-    """`over` while nothing is to come of it: before its start and after its end, whatever that was."""
+    """`over`: nothing more will come of it. True before its start and after its end, however it ended."""
 
     __slots__ = (
         "_connecting",
@@ -82,20 +82,20 @@ class Leg:
         except UpstreamError as error:
             if not self.over:
                 self._leave()
-                self.worker.wake.set()  # look at it now rather than at the next interval
+                self.worker.wake.set()  # check it now rather than at the next interval
                 if isinstance(error, RouterExhausted):
                     self.attempt.leg_failed(self, LegCause.ROUTER, 503, str(error))
                 else:
                     self.attempt.leg_failed(self, LegCause.CONNECT, 502, str(error))
             return
         self._connecting = None
-        if self.over:  # cancelled in the very moment the connection came about
+        if self.over:  # cancelled at the very moment the connection was made
             self.connection.drop()
         else:
             self.connection.send(head, payload, self)
 
     def cancel(self, why: str) -> bool:
-        """Close the connection; whether there was anything to give up."""
+        """Close the connection. Return whether the leg was still running."""
         if self.over:
             return False
         self._leave()
@@ -113,12 +113,12 @@ class Leg:
 
     @property
     def retry_after(self) -> bytes:
-        """Seconds, as the worker wrote them; a date is not passed on."""
+        """Seconds, as the worker wrote them; empty if it sent none or a date."""
         value = next((value for name, value in self.headers if name == b"retry-after"), b"")
         return value if value.isdigit() else b""
 
     def text(self) -> str:
-        """The beginning of an error answer."""
+        """Return the beginning of an error answer."""
         return b"".join(self.parts)[:500].decode("utf-8", "replace").strip()
 
     def on_head(self, status: int, headers: Headers) -> None:
@@ -165,7 +165,7 @@ class Leg:
 class Watcher(Protocol):
     """The attempt a leg belongs to, as its legs see it."""
 
-    keep_prefill: bool  # the whole answer of the prefill, not its beginning
+    keep_prefill: bool  # keep the prefill's whole answer, not only its beginning
 
     def advance(self) -> None: ...
     def pipe(self, data: bytes) -> None: ...
@@ -175,7 +175,7 @@ class Watcher(Protocol):
 
 
 class ClientCall:
-    """A client's request as every attempt sees it; `forward` holds the header lines that go on to both workers."""
+    """A client's request as every attempt sees it; `forward` holds the header lines for both workers."""
 
     __slots__ = ("body", "exchange", "forward", "request_id", "target")
 
@@ -186,7 +186,7 @@ class ClientCall:
 
 class LegCause(str, Enum):
     CONNECT = "connect"
-    ROUTER = "router_exhausted"  # the worker has no part in it
+    ROUTER = "router_exhausted"  # not the worker's fault
     LOST = "lost"
     STATUS = "status"
     STREAM = "stream_error"
@@ -197,7 +197,7 @@ class LegCause(str, Enum):
 class LegFailure:
     """Which leg failed and how; `status` is what the client should get for it.
 
-    `retry_after`: when the worker would have the client come back, in its own words; empty where it said nothing.
+    `retry_after`: when the client should come back, in the worker's own words; empty if it did not say.
     """
 
     role: WorkerRole
@@ -218,17 +218,17 @@ class StreamError:
 
 
 def first_event(parts: Sequence[bytes]) -> bool:
-    """Whether the first event of a stream is there whole, and is one with data."""
+    """Return whether the stream starts with a complete event that has data."""
     text = parts[0] if len(parts) == 1 else b"".join(parts)
     return text.startswith(b"data:") and b"\n\n" in text
 
 
 def stream_error(parts: Sequence[bytes]) -> StreamError | None:
-    """The error that is the first event of a stream, if it is one.
+    """Return the error that is the first event of a stream, or None if that is no error.
 
-    sglang 0.5.8-0.5.23 answers 200 before it knows: a failed KV transfer then comes as `{"error": {…, "code": 500}}`
-    (OpenAI routes) or as a finish reason `abort` with a status code (/generate). An error without a code is the
-    client's own (0.5.8).
+    sglang 0.5.8-0.5.23 answers 200 before it knows the outcome: a failed KV transfer then comes as `{"error": {…,
+    "code": 500}}` (OpenAI routes) or as a finish reason `abort` with a status code (/generate). An error without a code
+    is the client's own (0.5.8).
     """
     text = parts[0] if len(parts) == 1 else b"".join(parts)
     first = text[: text.find(b"\n\n")] if b"\n\n" in text else text
@@ -257,9 +257,9 @@ def _status(value: object, default: int) -> int:
 
 
 def merge_logprobs(prefill: bytes, decode: bytes) -> bytes:
-    """decode's /generate answer with the logprobs of the prompt in front, which only the prefill has computed.
+    """Return decode's /generate answer with the prompt's logprobs in front, which only the prefill has computed.
 
-    Either answer in another shape leaves decode's as it is.
+    If either answer has another shape, decode's is returned unchanged.
     """
     try:
         theirs, ours = orjson.loads(prefill), orjson.loads(decode)

@@ -1,4 +1,4 @@
-"""Where clients come in: the sockets that listen, and how many connections and bytes clients may take."""
+"""Where clients come in: the listening sockets, and how many connections and bytes clients may take."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from pdctl.router.router_args import RouterArgs
 
 BACKLOG = 2048  # clients that may wait to be accepted
-ACCEPT_PAUSE = 1.0  # seconds until accept() is tried again where no file descriptor was left
-ANY_ADDRESS = ("0.0.0.0", "::")  # what --host "" stands for
-SHARE = 2  # one address may take this part of the connections and of the memory for bodies: a half
-SPARE_FILES = 128  # file descriptors for all else than requests
+ACCEPT_PAUSE = 1.0  # seconds until accept() is tried again after the file descriptors ran out
+ANY_ADDRESS = ("0.0.0.0", "::")  # the addresses that --host "" stands for
+SHARE = 2  # one address may take one part in this many, a half, of the connections and of the memory for bodies
+SPARE_FILES = 128  # file descriptors for everything but requests
 FILES_PER_CLIENT = 3  # a request has one connection to its client, and one to each worker
 
 
@@ -41,7 +41,7 @@ class ClientLimits:
 
     @classmethod
     def of(cls, args: RouterArgs, files: int) -> ClientLimits:
-        """Of a router that may open so many `files`: fewer connections than asked for where those do not suffice."""
+        """Return the limits of a router that may open `files` files: fewer connections than asked for if need be."""
         return cls(
             max_payload=args.max_payload_size,
             read_timeout=args.read_timeout,
@@ -51,7 +51,7 @@ class ClientLimits:
         )
 
     def shortage(self, args: RouterArgs, files: int) -> str:
-        """What to say at start where there are too few files for --max-connections; empty where there are enough."""
+        """Return a warning if there are too few files for --max-connections; empty if there are enough."""
         if self.max_connections >= args.max_connections:
             return ""
         return (
@@ -66,12 +66,12 @@ def files_for(clients: int) -> int:
 
 
 def _clients(files: int) -> int:
-    """Half of a very small number of files is left for all else: the log, the listeners, the checks of workers."""
+    """Return how many clients fit. At most half of the files is kept for the rest: log, listeners, worker checks."""
     return max(2, (files - min(SPARE_FILES, files // 2)) // FILES_PER_CLIENT)
 
 
 class PeerShares:
-    """How much of a limit is taken, and by which address: one address may take a half."""
+    """How much of a limit is taken, and by which address: one address may take half of it."""
 
     __slots__ = ("_by_peer", "_most", "taken")
 
@@ -81,11 +81,11 @@ class PeerShares:
         self._by_peer: Counter[str] = Counter()
 
     def crowded(self, peer: str, size: int = 1) -> bool:
-        """Whether `size` more are too many for one address."""
+        """Return whether `size` more are too many for one address."""
         return self._by_peer[peer] + size > max(1, self._most // SHARE)
 
     def take(self, peer: str, size: int = 1) -> bool:
-        """Whether there is room for `size` more; if so they count until `give`."""
+        """Return whether there is room for `size` more; if so, count them until `give`."""
         if self.taken + size > self._most or self.crowded(peer, size):
             return False
         self.taken += size
@@ -100,9 +100,9 @@ class PeerShares:
 
 
 class AcceptLoop:
-    """Accepts clients on every address of a host; where no descriptor is left it says so, and they wait.
+    """Accepts clients on every address of a host. If no file descriptor is left, it logs that, and clients wait.
 
-    uvloop's own accepts a client for whom no descriptor is left by closing the connection, and tells nobody.
+    uvloop's own would accept such a client and close the connection, without a word in the log.
     """
 
     def __init__(self, connection: Callable[[], asyncio.Protocol]) -> None:
@@ -113,7 +113,7 @@ class AcceptLoop:
         self._failing = Throttled()
 
     async def open(self, host: str, port: int) -> int:
-        """The port listened on. Raises OSError, also for a name that is not looked up."""
+        """Listen and return the port. Raise OSError, also if a name cannot be looked up."""
         for one in (host,) if host else ANY_ADDRESS:
             found = await self._loop.run_in_executor(None, partial(look_up, one, port, flags=socket.AI_PASSIVE))
             try:
@@ -148,7 +148,7 @@ class AcceptLoop:
             task.add_done_callback(self._begun.discard)
 
     async def _begin(self, sock: socket.socket) -> None:
-        with contextlib.suppress(ConnectionError):  # it has left already
+        with contextlib.suppress(ConnectionError):  # the client has left already
             await self._loop.connect_accepted_socket(self._connection, sock)
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
@@ -164,7 +164,7 @@ class AcceptLoop:
 
 
 def _bound(address: Address) -> socket.socket | None:
-    """A socket that listens there; None where this machine has no such addresses. Raises OSError."""
+    """Return a socket that listens there; None if this machine has no such addresses. Raise OSError."""
     try:
         sock = socket.socket(address.family, address.kind, address.proto)
     except OSError as error:
@@ -175,7 +175,7 @@ def _bound(address: Address) -> socket.socket | None:
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if address.family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # each family has a socket of its own
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # each family has its own socket
         sock.bind(address.sockaddr)
         sock.listen(BACKLOG)
     except OSError:

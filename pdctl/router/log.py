@@ -1,4 +1,4 @@
-"""The router's log: SGLang's line prefix, so that one reader serves router and engines alike."""
+"""The router's log. Lines have SGLang's prefix, so that one reader handles router and engine logs alike."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _stream = LogStream()
 class _Lines(logging.Handler):
     """`[YYYY-mm-dd HH:MM:SS.mmm] message` on standard error, one write for all lines of one turn of the event loop.
 
-    The date is spelt once a second, the write is made once a turn: each would otherwise cost more than the line itself.
+    The date is formatted once a second and the write is made once a turn: otherwise each would cost more than the line.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class _Lines(logging.Handler):
         self.line(level + record.getMessage(), "\n" + traceback_text(error) if error is not None else "")
 
     def line(self, text: str, behind: str = "") -> None:
-        """One line, whatever a client sent; `behind` it the lines of a traceback."""
+        """Write one line, whatever a client sent, followed by the traceback lines in `behind`."""
         now = time.time()
         second = int(now)
         if second != self._second:
@@ -41,7 +41,7 @@ class _Lines(logging.Handler):
             self._prefix = time.strftime("[%Y-%m-%d %H:%M:%S.", time.localtime(second))
         self._lines.append(f"{self._prefix}{int((now - second) * 1000):03d}] {escaped(text)}{behind}\n")
         if len(self._lines) > 1:
-            return  # the write is on its way
+            return  # the write is already scheduled
         try:
             asyncio.get_running_loop().call_soon(self.flush)
         except RuntimeError:  # before the loop runs and after it has ended
@@ -56,8 +56,8 @@ _lines = _Lines()
 
 
 def configure(level: str) -> None:
-    """Log to standard error from `level` on."""
-    # No line shows the caller or the thread, and finding them out is half of a record's cost.
+    """Log to standard error, from `level` up."""
+    # No line shows the caller or the thread, and finding them is half the cost of a record.
     logging._srcfile = None
     logging.logThreads = False
     logging.logProcesses = False
@@ -68,7 +68,7 @@ def configure(level: str) -> None:
 
 
 class Throttled:
-    """A warning that may be due a thousand times a second: one line in `REPEAT` seconds, with how often it was due."""
+    """A warning that may be due a thousand times a second: one line per `REPEAT` seconds, with how often it was due."""
 
     def __init__(self) -> None:
         self._due = 0
@@ -85,10 +85,10 @@ class Throttled:
 
 
 def requests_shown() -> bool:
-    """Whether the lines of single requests are written; asked once, not per request."""
+    """Return whether lines about single requests are written; asked once, not per request."""
     return logger.isEnabledFor(logging.INFO)
 
 
 def line(text: str) -> None:
-    """One INFO line, by the short way: two of these stand for every request."""
+    """Write one INFO line directly, without a log record: there are two for every request."""
     _lines.line(text)

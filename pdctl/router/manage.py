@@ -1,4 +1,4 @@
-"""Every path that is not a generation: workers, readiness, rooms, metrics, and what is asked of the workers."""
+"""Every path that is not a generation: workers, readiness, rooms, metrics, and queries passed on to the workers."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ UNSAFE = (
     "this router has no API key and no deployment secret, so that only its own machine may add or remove workers; "
     "start it with --api-key-file or --admin-api-key-file, or with --allow-unauthenticated-workers"
 )
-QUERY = "!$%&'()*+,;=:@/?-._~"  # characters that stay what they are in a query (RFC 3986 §3.4)
-MAX_DIGITS = 40  # of a room in a path; the largest has 20
+QUERY = "!$%&'()*+,;=:@/?-._~"  # characters that are not escaped in a query (RFC 3986 §3.4)
+MAX_DIGITS = 40  # of a room in a path; the largest room has 20
 CANARY = json.dumps({"text": "Say one word.", "sampling_params": {"max_new_tokens": 1, "temperature": 0}}).encode()
 
 
 class Management:
-    """`handler` finds the code for a path; what it does not find is answered 404 or 405."""
+    """Answers by path. A path or method it does not know is answered 404 or 405."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Management:
         }
 
     def route(self, path: str) -> str:
-        """The route a path belongs to, for labels and look-up; empty when there is none."""
+        """Return the route a path belongs to, for labels and look-up; empty if there is none."""
         if path in self._routes and not path.endswith("/"):
             return path
         head = path[: path.find("/", 1) + 1]
@@ -162,7 +162,10 @@ class Management:
         exchange.json(202, {"status": "accepted", "worker_id": worker.id, "url": worker.url, "in_flight": worker.load})
 
     def _refuse_stranger(self, exchange: Exchange) -> bool:
-        """Whether a change of the workers was refused: with neither key nor secret, only this machine may make it."""
+        """Refuse a change of the workers unless it may be made, and return whether it was refused.
+
+        With neither key nor secret, only this machine may make it.
+        """
         if not self._gate.open or self._args.allow_unauthenticated_workers or exchange.from_this_machine:
             return False
         logger.warning("Refuse %s %s from %s: no key is set", exchange.method.decode(), UNSAFE_PATH, exchange.peer)
@@ -170,12 +173,12 @@ class Management:
         return True
 
     def _find(self, name: str) -> Worker | None:
-        """By id, or by URL."""
+        """Return a worker by id or by URL."""
         known = self._registry.workers
         return known.get(name) or next((one for one in known.values() if one.url == name.rstrip("/")), None)
 
     async def _list_rooms(self, exchange: Exchange, rest: str) -> None:
-        """Newest first; `limit`, and any of `outcome`, `prefill`, `decode`, `rid`, `request_id` as filters."""
+        """List rooms, newest first. Query: `limit`; filters `outcome`, `prefill`, `decode`, `rid`, `request_id`."""
         query = {name: values[-1] for name, values in parse_qs(exchange.query.decode("utf-8", "replace")).items()}
         limit = query.pop("limit", str(ROOMS_SHOWN))
         if not limit.isdigit():
@@ -203,7 +206,7 @@ class Management:
             exchange.json(200, {"schema": ROOMS, **record.document(), "asked": room})
 
     async def _health_generate(self, exchange: Exchange, rest: str) -> None:
-        """One token through one pair, or through each with `?pairs=all`."""
+        """Send one token through one pair, or through each with `?pairs=all`."""
         pairs = self._registry.table.cycle
         if exchange.query != b"pairs=all":
             pairs = pairs[:1]
@@ -214,7 +217,7 @@ class Management:
         exchange.json(200 if good else 503, {"schema": HEALTH, "status": status, "pairs": results, "reasons": reasons})
 
     async def _relay(self, exchange: Exchange, rest: str) -> None:
-        """The first worker's answer; a worker of sglang 0.5.3 knows only the get_ spelling."""
+        """Pass on the first worker's answer; a worker of sglang 0.5.3 knows only the get_ spelling."""
         target = exchange.path.decode()
         answer = await self._fanout.first(target)
         if target == "/model_info" and answer is not None and answer.reply is not None and answer.reply.status == 404:
@@ -226,7 +229,7 @@ class Management:
             exchange.respond(answer.reply.status, passed_on(answer.reply.headers), answer.reply.body)
 
     async def _server_info(self, exchange: Exchange, rest: str) -> None:
-        """Every worker's own, by role (the shape of mini_lb, which benchmark clients read)."""
+        """Return every worker's own, by role (the shape of mini_lb, which benchmark clients read)."""
         found: dict[str, list[Any]] = {}
         every: list[WorkerAnswer] = []
         for role in WorkerRole:
@@ -268,7 +271,7 @@ def _report(exchange: Exchange, answers: list[WorkerAnswer]) -> None:
 
 
 def _failure(answers: list[WorkerAnswer]) -> int:
-    """The status for what failed at some worker: what the workers said where that is a 4xx, as for a generation."""
+    """Return the status for failures at some workers: their own if all are 4xx, as for a generation, else 502."""
     failed = [one.reply.status if one.reply else 502 for one in answers if not one.ok]
     return failed[0] if failed and all(400 <= status < 500 for status in failed) else 502
 
@@ -315,12 +318,12 @@ class Fanout:
     async def every(
         self, method: str, target: str, body: bytes = b"", role: WorkerRole | None = None, admin: bool = True
     ) -> list[WorkerAnswer]:
-        """All workers (of a role) at once. `admin`: in the router's own name, not in that of a client."""
+        """Ask all workers (of a role) at once. `admin`: in the router's own name, not in that of a client."""
         chosen = [one for one in self._registry.workers.values() if role in (None, one.role)]
         return list(await asyncio.gather(*(self._one(worker, method, target, body, admin) for worker in chosen)))
 
     async def first(self, target: str) -> WorkerAnswer | None:
-        """The first worker that answers 200, prefills before decodes and usable ones first; else the first answer."""
+        """Return the first 200 answer, asking usable workers and prefills first; if there is none, the first answer."""
         workers = sorted(
             self._registry.workers.values(), key=lambda one: (not one.usable, one.role is WorkerRole.DECODE)
         )
@@ -342,7 +345,7 @@ class Fanout:
         return WorkerAnswer(worker, reply, "")
 
     async def canaries(self, pairs: Sequence[WorkerPair]) -> list[dict[str, object]]:
-        """One real token through each pair, one pair after another; a breaker learns nothing from it."""
+        """Send one real token through each pair, one pair after another; breakers are not affected."""
         return [await self._canary(pair) for pair in pairs]
 
     async def _canary(self, pair: WorkerPair) -> dict[str, object]:
@@ -376,7 +379,7 @@ class Fanout:
 
 @dataclass(frozen=True, slots=True)
 class WorkerAnswer:
-    """Of one worker: a reply, or why there is none."""
+    """One worker's reply, or why there is none."""
 
     worker: Worker
     reply: WorkerReply | None
@@ -387,7 +390,7 @@ class WorkerAnswer:
         return self.reply is not None and self.reply.status == 200
 
     def value(self) -> object:
-        """The JSON it answered; its text where that is not JSON."""
+        """Return the JSON it answered, or its text if that is not JSON."""
         if self.reply is None:
             return {"error": self.error}
         try:

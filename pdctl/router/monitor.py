@@ -1,6 +1,6 @@
 """One task per worker: examines it until it may be used, then checks its health, and starts over when that fails.
 
-Examined are its role, and of a prefill the bootstrap port and who answers there.
+Examined are its role and, for a prefill, the bootstrap port and the server that answers there.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
     from pdctl.thread_death import Tell
 
-OWN = "pdctl-"  # how the version of pdctl's engine begins, in its /server_info
-READY = "/ready"  # its own route: from memory, without a forward pass
-# sglang 0.5.3 has the second only; 0.5.8 on has both and warns about the second.
+OWN = "pdctl-"  # the beginning of the version that pdctl's engine reports in /server_info
+READY = "/ready"  # its own route: answered from memory, without a forward pass
+# sglang 0.5.3 has only the second; 0.5.8 on has both and warns about the second.
 INFO_PATHS = ("/server_info", "/get_server_info")
-# The "all -1" query asks for the topology. The names changed after 0.5.8; the other style is answered 400.
+# The "all -1" query asks for the topology. The parameter names changed after 0.5.8; a query in the other style gets
+# 400.
 TOPOLOGY_QUERIES = (
     "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1",
     "/route?engine_rank=-1&target_dp_group=-1&target_pp_rank=-1",
@@ -34,21 +35,21 @@ TOPOLOGY_QUERIES = (
 
 class Monitor:
     def __init__(self, args: RouterArgs, registry: Registry, lose: Tell) -> None:
-        """`lose`: told when a worker is watched no more although it is still listed."""
+        """`lose` is called if the monitoring of a worker ends while the worker is still listed."""
         self._lose = lose
         self._args = args
         self._registry = registry
         self._tasks: set[asyncio.Task[None]] = set()
 
     def watch(self, worker: Worker) -> None:
-        """From now until the worker is removed."""
+        """Monitor the worker until it is removed."""
         task = asyncio.get_running_loop().create_task(self._watch(worker), name=f"monitor {worker.url}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         guard_task(task, f"monitor of {worker.url}", self._lose, may_end=True)
 
     async def close(self) -> None:
-        """After the workers were removed: a cancellation alone can be lost in `wait_for` before Python 3.12."""
+        """Stop all tasks, after the workers were removed: before Python 3.12 `wait_for` can lose a cancellation."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -66,11 +67,11 @@ class Monitor:
                 pause = min(pause, self._args.probe_interval)
             if not await self._wait(worker, pause):
                 continue
-            # Woken by a refused connection or a removal. Many requests may fail at once: one look serves them all.
+            # Woken by a refused connection or a removal. Many requests may fail at once: one check serves them all.
             await asyncio.sleep(min(0.1, pause))
 
     async def _wait(self, worker: Worker, pause: float) -> bool:
-        """Wait for `pause` seconds, and see meanwhile that the worker is not gone; True when it was woken before."""
+        """Wait for `pause` seconds, and check meanwhile that the worker is alive. Return True if woken early."""
         loop = asyncio.get_running_loop()
         end = loop.time() + pause
         while (left := end - loop.time()) > 0:
@@ -88,7 +89,7 @@ class Monitor:
         return False
 
     async def _gone(self, worker: Worker) -> str:
-        """Why no request can be served there any more; a slow answer is no reason, /health has its own patience."""
+        """Return why it can serve no request any more. A slow answer is no reason: /health has its own patience."""
         try:
             reply = await ask(worker.pool, "GET", READY, timeout=self._args.health_timeout, headers=self._args.bearer)
         except Unreachable as error:
@@ -120,7 +121,7 @@ class Monitor:
             self._registry.set_usable(worker, False, f"{worker.good_checks} of {needed} good health checks")
 
     def _check_bootstrap_address(self, worker: Worker, port: int | None) -> None:
-        """Two prefills cannot share a bootstrap server: decode would fetch both's KV cache from one of them."""
+        """Raise Rejected if two prefills share a bootstrap server: decode would fetch both KV caches from one."""
         for other in self._registry.of(WorkerRole.PREFILL):
             same = (other.host, other.bootstrap_port) == (worker.host, port)
             if same and other is not worker and other.usable:
@@ -131,7 +132,7 @@ class Monitor:
         try:
             await check_health(worker, self._args)
         except RouterExhausted:
-            return  # nothing was learnt of the worker
+            return  # says nothing about the worker
         except UpstreamError as error:
             if worker.last_success > asked:
                 return  # busy, not ill: it answered a client while it kept the check waiting
@@ -147,7 +148,7 @@ class Monitor:
 
 
 async def check_health(worker: Worker, args: RouterArgs) -> None:
-    """UpstreamError unless the worker answers 200 in time."""
+    """Raise UpstreamError unless the worker answers 200 in time."""
     try:
         reply = await ask(worker.pool, "GET", args.health_path, timeout=args.health_timeout)
     except RouterExhausted:
@@ -159,10 +160,10 @@ async def check_health(worker: Worker, args: RouterArgs) -> None:
 
 
 async def examine(worker: Worker, args: RouterArgs) -> Findings:
-    """What may be relied on about this worker; Rejected says why nothing may."""
+    """Return what may be relied on about this worker. Raise Rejected if it cannot be routed to."""
     info = await _server_info(worker.pool, args)
     facts = _facts(info)
-    if misleads(args.rehearse):  # what a worker says of itself is shown and not heeded, as by sglang-router 0.3.2
+    if misleads(args.rehearse):  # what a worker reports is shown but not used, as in sglang-router 0.3.2
         await _check_health(worker, args)
         return Findings(facts, worker.given_port, worker.port_source)
     _check_role(worker, facts)
@@ -185,7 +186,7 @@ async def examine(worker: Worker, args: RouterArgs) -> Findings:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """`note` is odd but no obstacle."""
+    """`note` is unusual, but does not keep the worker from being used."""
 
     facts: WorkerFacts
     bootstrap_port: int | None = None
@@ -198,7 +199,7 @@ class Rejected(Exception):
 
 
 async def _server_info(pool: ConnectionPool, args: RouterArgs) -> Mapping[str, object] | None:
-    """None from a worker that has no such path: it speaks the protocol of another engine."""
+    """Return None for a worker without such a path: it speaks another engine's protocol."""
     for path in INFO_PATHS:
         try:
             reply = await ask(pool, "GET", path, timeout=args.probe_timeout, headers=args.bearer)
@@ -236,7 +237,7 @@ def _facts(info: Mapping[str, object] | None) -> WorkerFacts:
 
 
 def _role_now(info: Mapping[str, object]) -> str:
-    """The role its schedulers have: another than the one it was started with after a role switch (sglang 0.5.23)."""
+    """Return its schedulers' role: after a role switch (sglang 0.5.23) it differs from the one it was started with."""
     states = info.get("internal_states")
     modes = (
         {state.get("disaggregation_mode") for state in states or () if isinstance(state, dict)}
@@ -271,7 +272,7 @@ def _port(worker: Worker, info: Mapping[str, object] | None) -> tuple[int, PortS
 
 
 async def _check_bootstrap(origin: Origin, info: Mapping[str, object] | None, args: RouterArgs) -> None:
-    """UpstreamError when nobody answers; Rejected when the answer is not that of this prefill's bootstrap server."""
+    """Raise UpstreamError if there is no answer; Rejected if it is not from this prefill's bootstrap server."""
     pool = ConnectionPool(origin, idle_timeout=1.0, connect_timeout=min(args.connect_timeout, args.probe_timeout))
     try:
         reply = await ask(pool, "GET", "/health", timeout=args.probe_timeout)
@@ -300,7 +301,7 @@ async def _topology(pool: ConnectionPool, timeout: float) -> Mapping[str, object
 
 
 def _compare(origin: Origin, topology: Mapping[str, object], info: Mapping[str, object]) -> None:
-    """Whether this is the bootstrap server of that prefill: two on one host with one port look alike otherwise."""
+    """Raise Rejected if this is not that prefill's bootstrap server: two on one host and port look alike otherwise."""
     pairs = (
         ("HTTP port", topology.get("prefill_http_port"), info.get("port")),  # sglang 0.5.18+
         ("pp_size", topology.get("pp_size", topology.get("prefill_pp_size")), info.get("pp_size")),

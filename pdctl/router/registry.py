@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Registry:
-    """Every change that matters to routing rebuilds the table, so that choosing a pair costs nothing."""
+    """Every change that affects routing rebuilds the table, so that choosing a pair costs nothing."""
 
     def __init__(self, args: RouterArgs) -> None:
         self._args = args
@@ -33,7 +33,7 @@ class Registry:
         self.table = Table(())
 
     def add(self, role: WorkerRole, origin: Origin, port: int | None, source: PortSource) -> Worker | None:
-        """The new worker, not usable until it has been looked at; None when the URL is known, in either role."""
+        """Return the new worker, not usable until it has been examined; None if the URL is known, in either role."""
         if any(worker.origin == origin for worker in self.workers.values()):
             return None
         args = self._args
@@ -48,7 +48,7 @@ class Registry:
         return worker
 
     def remove(self, worker: Worker) -> None:
-        """Route nothing more to it; what it is doing goes on to its end."""
+        """Route nothing more to it; requests in flight run to their end."""
         del self.workers[worker.id]
         self.pairs = {key: pair for key, pair in self.pairs.items() if worker.id not in key}
         worker.usable = False
@@ -60,7 +60,7 @@ class Registry:
 
     @property
     def leaving(self) -> list[Worker]:
-        """Removed ones that still answer requests they were given before."""
+        """Removed workers that still have requests in flight."""
         return [worker for worker in self._removed if worker.load]
 
     def of(self, role: WorkerRole) -> list[Worker]:
@@ -83,12 +83,12 @@ class Registry:
             self.rebuild()
 
     def report(self, pair: WorkerPair, failed: bool) -> None:
-        """The end of an attempt that says something about its pair."""
+        """Record the end of an attempt that says something about its pair."""
         if not failed:
             pair.breaker.succeed()
         elif pair.breaker.fail(self._loop.time()):
             until = pair.breaker.open_until
-            self._loop.call_at(until, pair.breaker.allow_trial, until)  # a timer may fire a hair before its time
+            self._loop.call_at(until, pair.breaker.allow_trial, until)  # a timer may fire slightly before its time
             logger.warning(
                 "Breaker open for %g s after %d failures in a row: prefill=%s decode=%s",
                 self._args.cb_timeout, pair.breaker.failures, pair.prefill.url, pair.decode.url,
@@ -102,7 +102,7 @@ class Registry:
         )
 
     def obstacles(self) -> list[str]:
-        """Why there is no pair to use, one line per cause."""
+        """Return why there is no pair to use, one line per cause."""
         found = []
         for role in WorkerRole:
             if not self.of(role):
@@ -120,9 +120,9 @@ class Registry:
 
 
 def walk(prefills: list[Worker], decodes: list[Worker], pairs: dict[tuple[str, str], WorkerPair]) -> list[WorkerPair]:
-    """All pairs, each side taking turns.
+    """Return all pairs in an order in which each side takes turns.
 
-    Two counters alone would walk in lock-step: when the counts have a common divisor they are back where they began
+    Two counters alone would walk in lock-step: if the counts have a common divisor, both counters return to their start
     before every prefill has met every decode. From there on one of them is shifted.
     """
     order = []
@@ -134,7 +134,7 @@ def walk(prefills: list[Worker], decodes: list[Worker], pairs: dict[tuple[str, s
 
 
 class Table:
-    """The pairs that may be used now, as the policies want them."""
+    """The pairs that may be used now, in the form the policies need."""
 
     __slots__ = ("cycle", "partners", "prefills")
 
@@ -148,14 +148,14 @@ class Table:
         self.prefills = tuple(prefills.values())
 
     def without(self, tried: Iterable[WorkerPair], failed: Iterable[Worker]) -> Table:
-        """For a retry: no pair that was tried; none with a member that failed, as long as another is left."""
+        """Return the table for a retry: no pair that was tried; no worker that failed, as long as another is left."""
         left = [pair for pair in self.cycle if pair not in tried]
         better = [pair for pair in left if pair.prefill not in failed and pair.decode not in failed]
         return Table(better or left)
 
 
 class WorkerPair:
-    """One prefill with one decode: what is counted, broken and walked."""
+    """One prefill with one decode: the unit of counters, breaker and round robin."""
 
     __slots__ = ("breaker", "decode", "head", "prefill", "stats")
 
@@ -168,7 +168,7 @@ class WorkerPair:
 
 
 class Breaker:
-    """`changed` is called on every change of `allows`; the clock is the caller's (`now` in seconds)."""
+    """`changed` is called whenever `allows` changes; the caller supplies the time (`now` in seconds)."""
 
     __slots__ = ("_changed", "_failures", "_open_for", "_threshold", "_trial", "open_until", "state")
 
@@ -197,7 +197,7 @@ class Breaker:
             self._changed()
 
     def begin(self) -> None:
-        """A request is sent to the pair."""
+        """Note that a request is being sent to the pair."""
         if self.state is BreakerState.HALF_OPEN:
             self._trial = True
             self._changed()
@@ -209,7 +209,7 @@ class Breaker:
             self._changed()
 
     def fail(self, now: float) -> bool:
-        """Whether this failure opened the breaker."""
+        """Count a failure. Return whether it opened the breaker."""
         self._failures += 1
         if self.state is BreakerState.OPEN:
             return False
@@ -221,7 +221,7 @@ class Breaker:
         return True
 
     def release(self) -> None:
-        """The request ended without saying anything about the pair: the client left, or its request was refused."""
+        """The request ended without showing anything about the pair: the client left, or its request was refused."""
         if self.state is BreakerState.HALF_OPEN and self._trial:
             self._trial = False
             self._changed()
@@ -230,11 +230,11 @@ class Breaker:
 class BreakerState(str, Enum):
     CLOSED = "closed"
     OPEN = "open"
-    HALF_OPEN = "half_open"  # one trial request may pass; its end decides
+    HALF_OPEN = "half_open"  # one trial request may pass; its outcome decides
 
 
 class Worker:
-    """One prefill or decode. `reason` says why it is not routed to, or what is odd about it; empty when all is well."""
+    """A prefill or a decode. `reason`: why it is not routed to, or what is unusual about it; empty if all is well."""
 
     __slots__ = (
         "bootstrap_port",
@@ -264,7 +264,7 @@ class Worker:
         self.pool = pool
         self.url = origin.url
         self.host = origin.uri_host
-        # The same worker keeps its id over restarts of the router.
+        # The same worker keeps its id when the router restarts.
         self.id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{role.value} {origin.url}"))
         self.given_port = given_port
         self.bootstrap_port = given_port
@@ -280,7 +280,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """What a worker says of itself in /server_info; empty where it does not say."""
+    """What a worker reports in /server_info; empty or None if it does not."""
 
     disaggregation_mode: str = ""
     model_path: str = ""
@@ -298,7 +298,7 @@ class WorkerRole(str, Enum):
 
 
 class PortSource(str, Enum):
-    """Where a prefill's bootstrap port is known from."""
+    """How a prefill's bootstrap port became known."""
 
     FLAG = "flag"
     API = "api"

@@ -16,7 +16,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 
 class RoomLedger:
-    """Bounded by rooms, not requests: a batch of a thousand counts a thousand. What is in flight is never forgotten."""
+    """Bounded by rooms, not requests: a batch of a thousand counts a thousand. Requests in flight are never dropped."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -39,7 +39,7 @@ class RoomLedger:
         return self._running.get(room) or self._ended.get(room)
 
     def holds(self, rooms: tuple[int, ...]) -> bool:
-        """Whether one of these rooms is in use: rooms are drawn at random, and two requests must never share one."""
+        """Return whether one of these rooms is in use: rooms are random, and two requests must never share one."""
         return not self._running.keys().isdisjoint(rooms)
 
     @property
@@ -48,13 +48,13 @@ class RoomLedger:
         return len(self._running)
 
     def rid_in_flight(self, rid: str, but: Record) -> bool:
-        """Whether another request in flight has a rid that begins like this one."""
+        """Return whether another request in flight has a rid that starts with this one."""
         return any(
             other.startswith(rid) for record in self._running.values() if record is not but for other in record.rids
         )
 
     def records(self) -> Iterator[Record]:
-        """Each record once: those in flight, then the newest that ended."""
+        """Yield each record once: those in flight, then those that ended, newest first."""
         seen: set[int] = set()
         for record in (*self._running.values(), *reversed(self._ended.values())):
             if id(record) not in seen:
@@ -63,7 +63,7 @@ class RoomLedger:
 
 
 class Record:
-    """One attempt of one request: one pair, fresh rooms. `started` is wall time; others are monotonic, 0 before."""
+    """One attempt of one request: one pair, new rooms. `started` is wall time, the others monotonic, 0 if unset."""
 
     __slots__ = (
         "attempt",
@@ -110,7 +110,7 @@ class Record:
 
     @property
     def rid(self) -> str:
-        """The engines' name of the request where the client gave one, else the router's."""
+        """The engines' name for the request if the client gave one, else the router's."""
         return ",".join(self.rids) if self.rids else self.request_id
 
     @property
@@ -123,7 +123,7 @@ class Record:
         )
 
     def document(self) -> dict[str, object]:
-        """For people and tools; rooms are below 2^53, so they survive any JSON reader."""
+        """Return it for people and tools; rooms are below 2^53, so that every JSON reader preserves them."""
         legs = {"prefill": self.prefill_leg.document(self.began), "decode": self.decode_leg.document(self.began)}
         return {
             "room": self.rooms[0],
@@ -147,7 +147,7 @@ class Record:
 
 
 class LegRecord:
-    """Monotonic times; 0 while it has not happened."""
+    """Monotonic times; 0 for what has not happened yet."""
 
     __slots__ = ("answered", "ended", "problem", "status")
 
@@ -170,14 +170,14 @@ class AttemptOutcome(str, Enum):
 
     RUNNING = "running"
     OK = "ok"
-    REFUSED = "refused"  # a leg answered 4xx: the client's own fault, handed on
+    REFUSED = "refused"  # a leg answered 4xx: the client's own fault, passed on
     FAILED = "failed"  # a leg failed before the client had a byte
     BROKEN = "broken"  # decode failed after the client had the first byte
     GONE = "client_gone"
 
 
 def milliseconds(began: float, then: float) -> float | None:
-    """From one monotonic time to another; None for what has not happened."""
+    """Return the milliseconds between two monotonic times; None for what has not happened."""
     return round((then - began) * 1000, 3) if then else None
 
 

@@ -1,8 +1,8 @@
-"""What a router was asked to be: its command line, and the mistakes of real routers that it makes on request.
+"""What a router is asked to do: its command line, and the mistakes of real routers that it makes on request.
 
-The command line has sglang_router's spelling of workers and policies, and seconds for every time. What `--rehearse`
-copies (ports missing, wrong or swapped, sent without a question) is sglang-router 0.3.2: it takes the ports of its
-command line as they are, and an attempt ends only when both of its legs have (so it does in every rehearsal). It is off
+The command line has sglang_router's spelling of workers and policies; every time is in seconds. What `--rehearse`
+copies (ports missing, wrong or swapped, sent without a check) is sglang-router 0.3.2: it takes the ports of its command
+line as they are, and an attempt ends only when both of its legs have ended (so it does in every rehearsal). It is off
 unless asked for; the log, /readiness, /workers and /server_info say so.
 """
 
@@ -34,13 +34,11 @@ class PolicyName(str, Enum):
 
 
 class BootstrapCheck(str, Enum):
-    """What the router asks of a prefill's bootstrap server before it sends it requests."""
+    """What the router checks on a prefill's bootstrap server before it sends requests to the prefill."""
 
     REQUIRE = "require"  # it must answer, agree with /server_info, and have all ranks registered
-    WARN = (
-        "warn"  # none that answers is noted only: for networks where decodes can reach that port and the router cannot
-    )
-    OFF = "off"  # never asked
+    WARN = "warn"  # no answer is only noted: for networks where decodes can reach that port and the router cannot
+    OFF = "off"  # never checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +101,19 @@ class RouterArgs:
         return f"authorization: Bearer {self.api_key}\r\n".encode() if self.api_key else b""
 
     def signed(self, method: str, target: str, body: bytes) -> bytes:
-        """`bearer`, and the line that tells engines of this deployment that its router asks."""
+        """Return `bearer`, plus the line that proves to engines of this deployment that its router asks."""
         if self.secret is None or method == "GET":
             return self.bearer
         return self.bearer + f"{SIGNATURE}: {sign(self.secret, method, target, body)}\r\n".encode()
 
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
-NOT_IN_HOST = frozenset(" '\"\\<>(){}|,=")  # it stands in log lines, between spaces
+NOT_IN_HOST = frozenset(" '\"\\<>(){}|,=")  # the host appears in log lines, between spaces
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """`host` is bare: an IPv6 address carries no brackets here."""
+    """`host` is bare: an IPv6 address has no brackets here."""
 
     scheme: str
     host: str
@@ -127,7 +125,7 @@ class Origin:
 
     @property
     def uri_host(self) -> str:
-        """The host as it stands in a URL and in `bootstrap_host`: IPv6 in brackets (sglang 0.5.13+ expects them)."""
+        """The host as written in a URL and in `bootstrap_host`: IPv6 in brackets (sglang 0.5.13+ expects them)."""
         return f"[{self.host}]" if ":" in self.host else self.host
 
     @property
@@ -136,7 +134,7 @@ class Origin:
 
     @classmethod
     def parse(cls, text: str) -> Origin:
-        """The origin of `http://host:port`; UsageError says which part of the text cannot be."""
+        """Return the origin of `http://host:port`. Raise UsageError, which says what part of the text is invalid."""
         parts = urlsplit(text)
         if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
             raise UsageError(f"{text!r} is not a worker's URL", "write http://HOST:PORT")
@@ -175,7 +173,7 @@ REHEARSAL_HELP = "\n".join((
 
 
 def read_incident(text: str) -> tuple[Incident, int]:
-    """The incident, and the wrong port (0 with the others). UsageError says what may stand there."""
+    """Return the incident, and the wrong port (0 for the others). Raise UsageError with what is valid."""
     name, equals, value = text.partition("=")
     try:
         incident = Incident(name)
@@ -191,12 +189,12 @@ def read_incident(text: str) -> tuple[Incident, int]:
 
 
 def misleads(text: str) -> bool:
-    """Whether ports are then sent as they are believed to be, with no look at the prefill."""
+    """Return whether ports are then sent as configured, without a check of the prefill."""
     return bool(text) and read_incident(text)[0] is not Incident.PATIENT
 
 
 def misled(args: RouterArgs) -> tuple[WorkerArg, ...]:
-    """The prefills of the command line with the ports this router sends. UsageError when it cannot be rehearsed."""
+    """Return the prefills with the ports this router will send. Raise UsageError if that cannot be rehearsed."""
     if not misleads(args.rehearse):
         return args.prefill
     incident, wrong = read_incident(args.rehearse)
@@ -213,9 +211,9 @@ def misled(args: RouterArgs) -> tuple[WorkerArg, ...]:
 
 
 def start_lines(args: RouterArgs) -> tuple[str, str]:
-    """The loud one, and sglang-router 0.3.2's own, in which nothing but a `None` tells of a missing port.
+    """Return the marked warning, and sglang-router 0.3.2's own line, where only a `None` shows a missing port.
 
-    That one is marked too: by itself it would make readers take this log for that router's.
+    The latter is marked too: otherwise log readers would take this log for that router's.
     """
     prefills = ", ".join(f'("{one.origin.url}", {_some(one.bootstrap_port)})' for one in misled(args))
     decodes = ", ".join(f'"{one.origin.url}"' for one in args.decode)
@@ -273,7 +271,7 @@ HELP = {
     "log_level": "debug, info, warning or error",
     "rehearse": "one of these",
 }
-# sglang_router 0.3.2 spells these differently; both are taken.
+# sglang_router 0.3.2 spells these differently; both are accepted.
 SPELLINGS = {
     "request_timeout": ("--request-timeout-secs",),
     "health_interval": ("--health-check-interval-secs",),
@@ -291,12 +289,12 @@ UNAUTHENTICATED = (
     "needed on an address that other machines reach, where there is neither a key nor a deployment secret"
 )
 KINDS = {"int": int, "float": float, "BootstrapCheck": BootstrapCheck}
-# Not argparse's own, which is twenty lines: what is wrong stands below it, and must be seen.
+# Not argparse's own usage, which is twenty lines: the error stands below it and must be seen.
 USAGE = "python -m pdctl.router --prefill URL [PORT] --decode URL [FLAG ...]; --help lists every flag"
 
 
 def parse(argv: Sequence[str]) -> RouterArgs:
-    """RouterArgs from a command line; exits 2 naming the flag when one is unknown, misspelt or contradicts another."""
+    """Return RouterArgs from a command line. Exit 2, naming the flag, if one is unknown, wrong or contradictory."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         prog="python -m pdctl.router", usage=USAGE, allow_abbrev=False, formatter_class=raw
@@ -364,7 +362,7 @@ def _checked(values: dict[str, object]) -> RouterArgs:
         seen.add(worker.origin)
     _check_numbers(args)
     if args.rehearse:
-        start_lines(args)  # raises when that cannot be rehearsed
+        start_lines(args)  # raises if that cannot be rehearsed
     return args
 
 

@@ -1,4 +1,4 @@
-"""The router as a whole: its parts put together, its requests told apart, its start and its end."""
+"""The router as a whole: puts its parts together, routes its requests, starts and stops it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class RouterProcess:
         self._tasks: dict[asyncio.Task[None], Exchange] = {}
 
     async def start(self) -> int:
-        """Listen and begin to look at the workers; the port."""
+        """Listen, start to monitor the workers, and return the port."""
         args = self._args
         try:
             port = await self._server.listen(args.host, args.port)
@@ -73,7 +73,7 @@ class RouterProcess:
         for role, workers in ((WorkerRole.PREFILL, prefills), (WorkerRole.DECODE, args.decode)):
             for one in workers:
                 worker = self._registry.add(role, one.origin, one.bootstrap_port, PortSource.FLAG)
-                assert worker is not None  # the command line has no URL twice
+                assert worker is not None  # no URL is twice on the command line
                 self._monitor.watch(worker)
         logger.info(
             "Router listening on http://%s:%d policy=%s prefill=%s decode=%s", args.host, port, args.policy.value,
@@ -87,9 +87,10 @@ class RouterProcess:
             self._lost.set_result(reason)
 
     async def serve(self) -> int:
-        """Until SIGTERM or SIGINT; the exit status: 0 after a drain, 128 + signal when a second one cut it short.
+        """Serve until SIGTERM or SIGINT and return the exit status: 0 after a drain.
 
-        1 where one of its own tasks or threads ended on an error.
+        It is 128 + signal if a second signal cut the drain short, and 1 if one of the router's own tasks or threads
+        ended on an error.
         """
         loop = asyncio.get_running_loop()
         signals: asyncio.Queue[int] = asyncio.Queue()
@@ -97,7 +98,7 @@ class RouterProcess:
             loop.add_signal_handler(number, signals.put_nowait, number)
         guard_threads(lambda reason: loop.call_soon_threadsafe(self.lose, reason))
         await self.start()
-        # What lives now lives on, and a request leaves no cycle behind: the collector need not look often.
+        # What is alive now stays alive, and a request leaves no cycle behind: the collector need not run often.
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)
         told = loop.create_task(signals.get())
@@ -123,7 +124,7 @@ class RouterProcess:
         return status
 
     async def stop(self) -> None:
-        """Cut what is left and forget the workers."""
+        """Cut off what is left and remove the workers."""
         self._server.stop()
         for task in self._tasks:
             task.cancel()
@@ -148,7 +149,7 @@ class RouterProcess:
             self._count(exchange)
 
     def _screen(self, method: bytes, path: bytes, headers: Headers) -> Screened:
-        """A generation without its key is refused before its body is read, and orders are small."""
+        """Refuse a generation without its key before its body is read; limit the size of every other request."""
         if path not in ROUTES:
             return Screened("", MAX_ORDER)
         if not self._gate.guards_clients:
@@ -158,7 +159,7 @@ class RouterProcess:
         return Screened(judged.refusal, self._args.max_payload_size)
 
     def _unauthorized(self, exchange: Exchange) -> str:
-        """Why not; empty when it may pass. Most requests need nothing, and cost nothing here."""
+        """Return why a request is refused; empty if it may pass. Most requests need nothing, and cost nothing here."""
         needed = level(exchange)
         if self._gate.asks_nothing(needed):
             return ""
@@ -195,7 +196,7 @@ class RouterProcess:
 
 
 def level(exchange: Exchange) -> AccessLevel:
-    """What a request needs."""
+    """Return the access level a request needs."""
     if exchange.path in OPEN_PATHS:
         return AccessLevel.OPEN
     if exchange.path == b"/abort_request":
@@ -205,12 +206,12 @@ def level(exchange: Exchange) -> AccessLevel:
 
 
 def run(args: RouterArgs) -> int:
-    """The router until a signal ends it."""
+    """Run the router until a signal ends it."""
     try:
         import uvloop
-    except ImportError:  # no wheel on this platform: the standard loop does the same, slower
+    except ImportError:  # no wheel on this platform: the standard loop does the same, more slowly
         return asyncio.run(_main(args))
-    # A large body is read in another thread (body.py): the loop gets the interpreter back within a millisecond.
+    # A large body is read in another thread (body.py): with this the loop gets the GIL back within a millisecond.
     sys.setswitchinterval(0.001)
     status: int = uvloop.run(_main(args))
     return status

@@ -1,6 +1,6 @@
 """The clients' side: an HTTP/1.1 server on asyncio protocols that hands out one `Exchange` per request.
 
-Not ASGI: an event of a stream costs one write here, where ASGI wants a message, an await and a look at its keys
+Not ASGI: an event of a stream costs one write here, where ASGI needs a message, an await and a look at its keys
 (docs/router.md has the figures).
 """
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 MAX_HEAD = 64 * 1024  # bytes of request line and headers
 MAX_PIPELINED = 16  # requests waiting behind one in progress on the same connection
-MIN_RATE = 16 * 1024  # bytes per second of a body, averaged, below which a client holds a connection for nothing
-MAX_FRAMING = 64 * 1024  # bytes of chunk sizes, extensions and trailers that a body may have beyond its own number
-COLLECT_ABOVE = 256 * 1024  # bytes of a body that are gathered in one buffer instead of a list of pieces
-LINGER = 2.0  # seconds in which a refused client may finish sending before the connection is cut
-FRESH = 1.0  # seconds in which a client that has come, or sends its request, is not closed for another one
-TURNED_AWAY = 4  # of so many connections that may be open, one more may be, to tell a client that there are too many
+MIN_RATE = 16 * 1024  # bytes per second, averaged over a body: a client that is slower holds its connection for nothing
+MAX_FRAMING = 64 * 1024  # bytes of chunk sizes, extensions and trailers that a body may have beyond its own size
+COLLECT_ABOVE = 256 * 1024  # bytes from which on a body is gathered in one buffer instead of a list of pieces
+LINGER = 2.0  # seconds a refused client has to finish sending before the connection is cut
+FRESH = 1.0  # seconds in which a client that has just come, or is sending, is not closed to make room for another
+TURNED_AWAY = 4  # one connection in this many may stay open beyond the limit, to tell a client that there are too many
 BODY_FOLLOWS = frozenset((b"content-length", b"transfer-encoding"))
 
 
 class Screened(NamedTuple):
-    """What the head of a request says: why it is refused (401), else how many bytes its body may have."""
+    """What the head of a request decides: why it is refused (401), else how many bytes its body may have."""
 
     refusal: str
     most: int
@@ -58,13 +58,13 @@ class ClientConnection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._buffer: bytearray | None = None
         self._most = self._limits.max_payload  # bytes this request's body may have
-        self._held = 0  # bytes of bodies that count in `server.held`
+        self._held = 0  # bytes of this client's bodies that are counted in `server.held`
         self._body_began = 0.0
-        self._body_size = self._head_size = self._wire_size = 0  # `wire`: of a body, with the chunks' framing
+        self._body_size = self._head_size = self._wire_size = 0  # `wire`: of a body, including the chunk framing
         self._in_body = self._refused = self._partial = self._served = False
         self.chunks = True
         self.peer = ""
-        self.peer_is_own = False  # it called from the address it called
+        self.peer_is_own = False  # it connected from the same address that it connected to
         self.deadline = 0.0  # loop time at which to give up on this client; 0 while a request is being served
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -95,7 +95,8 @@ class ClientConnection(asyncio.Protocol):
         if self._refused:
             return
         if self._current is None and (self._in_body or not self._partial):
-            # In a body silence counts; a head must be whole in time, or a drip of bytes would hold a connection.
+            # Within a body, each piece restarts the timeout; a head must be complete in time, or a trickle of bytes
+            # would hold a connection.
             now = self._server.now()
             self.deadline = now + self._limits.read_timeout
             if self._in_body:
@@ -109,7 +110,7 @@ class ClientConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._refused = True  # the offer was declined by answering in HTTP/1.1; what follows is not that
+            self._refused = True  # the upgrade was declined by answering in HTTP/1.1; what follows is not HTTP/1.1
         except httptools.HttpParserError as error:
             self._refuse(400, f"not an HTTP/1.1 request: {error}")
         else:
@@ -130,7 +131,7 @@ class ClientConnection(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_body:  # a trailer is no header: it comes after the request was judged by those
+        if not self._in_body:  # a trailer is not a header: the request was screened before it came
             self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
@@ -196,7 +197,7 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def finished(self, exchange: Exchange) -> None:
-        """`exchange` is answered: the next one, or wait for it."""
+        """`exchange` is answered: begin the next one, or wait for it."""
         if exchange is not self._current:
             return
         self._current = None
@@ -216,7 +217,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether somebody waits for an answer here; not so between two requests, or before the first is whole."""
+        """Whether a client is waiting for an answer: false between two requests, and before the first is complete."""
         return self._current is not None
 
     @property
@@ -226,12 +227,12 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def may_make_room(self) -> bool:
-        """Whether the client can be closed for another one: not while it is asking, or has only just come."""
+        """Whether the client can be closed for another one: not during a request, or right after it connected."""
         silent_since = self.deadline - self._limits.read_timeout
         return self._idle or (not self.busy and self._server.now() - silent_since >= FRESH)
 
     def close(self) -> None:
-        """Close after what is written has left."""
+        """Close after everything written has been sent."""
         if self._transport is not None:
             self._transport.close()
 
@@ -240,14 +241,14 @@ class ClientConnection(asyncio.Protocol):
             self._transport.abort()
 
     def expire(self) -> None:
-        """The deadline has passed without a whole request."""
+        """Give up on a client whose deadline passed without a complete request."""
         if self._partial and not self._refused:
             self._refuse(408, f"the rest of the request did not come within {self._limits.read_timeout:g} s")
         else:
             self.cut()
 
     def _release(self, size: int) -> None:
-        """Forget `size` bytes of bodies."""
+        """Stop counting `size` bytes of bodies."""
         if size:
             self._held -= size
             self._server.held.give(self.peer, size)
@@ -262,7 +263,7 @@ class ClientConnection(asyncio.Protocol):
             self._begin(self._waiting.popleft())
 
     def turn_away(self) -> None:
-        """Tell a client that there are too many; one between two requests is only closed."""
+        """Tell a client that there are too many; a client between two requests is just closed."""
         if self._idle:
             self.cut()
             return
@@ -278,7 +279,7 @@ class ClientConnection(asyncio.Protocol):
         self._refuse(413, f"the body is larger than {flag}{self._most}" + ("" if flag else " bytes"))
 
     def _refuse(self, status: int, message: str, kind: str = "invalid_request_error") -> None:
-        """Answer and close, but not at once: a close on data that was not read would destroy the answer."""
+        """Answer and close, but not at once: closing with unread data would destroy the answer."""
         if self._refused:
             return
         self._refused = True
@@ -299,7 +300,7 @@ class ClientConnection(asyncio.Protocol):
             self.cut()
 
     def _end_behind(self) -> None:
-        """Answer what was asked before, then close: what follows is no request, or one too many."""
+        """Answer the earlier requests, then close: what follows is not a request, or is one too many."""
         self._refused = True
         last = self._waiting[-1] if self._waiting else self._current
         if last is not None:
@@ -318,15 +319,15 @@ class ClientServer:
     ) -> None:
         """`screen` sees method, path and headers of a request before its body is read.
 
-        `lose`: told when nobody gives up on silent clients any more.
+        `lose` is called when the sweep over silent clients has stopped.
         """
         self.limits = limits
         self.screen = screen
         self.handle = handler
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
-        self.connections: dict[ClientConnection, None] = {}  # the oldest first
-        self.turned_away: dict[ClientConnection, None] = {}  # they read why, and are closed
+        self.connections: dict[ClientConnection, None] = {}  # oldest first
+        self.turned_away: dict[ClientConnection, None] = {}  # these read why they are refused, and are then closed
         self.crowded = Throttled()
         self.held = PeerShares(limits.max_payload_memory)  # bytes of request bodies
         self._connected = PeerShares(limits.max_connections)
@@ -336,13 +337,13 @@ class ClientServer:
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def listen(self, host: str, port: int) -> int:
-        """The port listened on (a free one for port 0). Raises OSError, also for a name that is not looked up."""
+        """Listen and return the port (a free one for port 0). Raise OSError, also if a name cannot be looked up."""
         port = await self._listener.open(host, port)
         self._sweep()
         return port
 
     def admit(self, connection: ClientConnection) -> bool:
-        """Whether there is room for one more; the oldest of those that ask nothing makes room for it."""
+        """Return whether there is room for one more; the oldest client without a request is closed to make room."""
         peer = connection.peer
         if not self._connected.take(peer):
             crowded = self._connected.crowded(peer)
@@ -357,7 +358,7 @@ class ClientServer:
         return True
 
     def keep_turned_away(self, connection: ClientConnection) -> bool:
-        """Whether a client that was refused may read why at leisure: closed at once, what it sends could undo that."""
+        """Return whether a refused client may stay to read why: closing while it still sends could lose the answer."""
         if len(self.turned_away) >= max(1, self.limits.max_connections // TURNED_AWAY):
             return False
         self.turned_away[connection] = None
@@ -377,7 +378,7 @@ class ClientServer:
         self._sweeper = self.loop.call_later(1.0, self._guarded_sweep)
 
     async def drain(self, grace: float) -> int:
-        """Refuse new connections, let requests in flight finish; how many were left when `grace` ended."""
+        """Refuse new connections and let requests in flight finish. Return how many were left when `grace` ended."""
         self.draining = True
         self._listener.close()
         end = self.now() + grace

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 Headers = list[tuple[bytes, bytes]]
 Payload = tuple[bytes | memoryview, ...]  # a request body, in pieces that are sent one after the other
 MAX_HEAD = 64 * 1024  # bytes of status line and headers: a worker that sends more is not speaking HTTP
-MAX_FRAMING = 2 * MAX_HEAD  # bytes of an answer's head, chunk sizes, extensions and trailers beyond its body's number
-MAX_REPLY = 32 << 20  # bytes of an answer to a question of the router's own
+MAX_FRAMING = 2 * MAX_HEAD  # bytes of an answer's head, chunk sizes, extensions and trailers beyond its body's size
+MAX_REPLY = 32 << 20  # bytes of an answer to the router's own requests
 COPY_BELOW = 64 * 1024  # a request smaller than this leaves in one write
 SEND = 256 * 1024  # bytes of a larger one handed to the transport at a time
-SENDS = 8  # before others get a turn
+SENDS = 8  # writes before other tasks get a turn
 
 _exhausted = Throttled()
 
@@ -40,17 +40,17 @@ class UpstreamError(Exception):
 
 
 class Unreachable(UpstreamError):
-    """Nobody takes a connection at its address."""
+    """Nothing accepts a connection at its address."""
 
 
 class RouterExhausted(UpstreamError):
-    """The router itself has no file descriptor left for a connection: nothing is known of the worker."""
+    """The router itself has no file descriptor left for a connection: this says nothing about the worker."""
 
 
 class AnswerSink(Protocol):
-    """What reads one answer: on_head once, on_data any number of times, then on_end or on_lost once.
+    """Receives one answer: on_head once, on_data any number of times, then on_end or on_lost once.
 
-    on_lost may come first and alone. Names of headers are lower-case. No call follows a `Connection.drop`.
+    on_lost may come first and alone. Header names are lower-case. Nothing is called after `Connection.drop`.
     """
 
     def on_head(self, status: int, headers: Headers) -> None: ...
@@ -60,23 +60,23 @@ class AnswerSink(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """One TCP connection. It returns to its pool by itself once an answer is complete and another may follow."""
+    """One TCP connection. It returns to its pool by itself when an answer is complete and another may follow."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
         self._transport: asyncio.Transport | None = None
         self._sink: AnswerSink | None = None
         self._parts: list[bytes] = []
-        self.on_body = self._parts.append  # the parser calls it per piece: a bound C method, no Python frame
+        self.on_body = self._parts.append  # called by the parser per piece: a bound C method needs no Python frame
         self._parser = httptools.HttpResponseParser(self)
         self._headers: Headers = []
         self._status = 0
         self._head_seen = self._head_told = self._complete = self._framed = self._reusable = False
         self._paused = self._lost = False
         self._unparsed = self._pieces = 0
-        self._excess = 0  # bytes that came, less twice the body's
+        self._excess = 0  # bytes received, less twice the body's
         self._unsent: deque[memoryview] = deque()
-        self._full = False  # the transport has enough to send
+        self._full = False  # the transport's send buffer is full
         self.idle_since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -84,9 +84,9 @@ class Connection(asyncio.Protocol):
         no_delay(transport)
 
     def send(self, head: bytes, body: Payload, sink: AnswerSink) -> None:
-        """Send one request; `sink` gets the answer. Only on a connection fresh from `connect` or `take`.
+        """Send one request; `sink` gets the answer. Only on a connection just returned by `connect` or `take`.
 
-        A large body leaves piece by piece, as the worker takes it.
+        A large body is sent piece by piece, as the worker takes it.
         """
         if self._lost or self._transport is None:
             sink.on_lost("closed the connection before it was asked")
@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
         self._send_more()
 
     def drop(self) -> None:
-        """Give up on the answer: closes at once and tells the sink nothing."""
+        """Give up on the answer: close at once, without a call to the sink."""
         self._sink = None
         self._unsent.clear()
         self.close()
@@ -136,7 +136,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def pause(self) -> None:
-        """Stop reading: whoever takes the answer is slower than the worker."""
+        """Stop reading: the receiver of the answer is slower than the worker."""
         if self._transport is not None and not self._paused and not self._transport.is_closing():
             self._paused = True
             self._transport.pause_reading()
@@ -149,7 +149,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         sink = self._sink
         if sink is None:
-            self.close()  # nobody asked: the connection is out of step
+            self.close()  # unrequested data: the connection is out of step
             return
         try:
             self._parser.feed_data(data)
@@ -169,7 +169,7 @@ class Connection(asyncio.Protocol):
                 return
         if self._complete and len(self._parts) > self._pieces:
             self._reusable = False
-            del self._parts[self._pieces :]  # the beginning of an answer nobody asked for
+            del self._parts[self._pieces :]  # the beginning of an answer that was not requested
         if self._parts:
             body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
             self._parts.clear()
@@ -205,12 +205,12 @@ class Connection(asyncio.Protocol):
         if sink is None:
             return
         if self._head_told and not self._framed and exc is None:
-            sink.on_end()  # neither length nor chunks: the end of the connection is the end of the answer
+            sink.on_end()  # neither length nor chunks: the answer ends when the connection closes
             return
         where = "in the middle of its answer" if self._head_told else "before it answered"
         sink.on_lost(f"closed the connection {where}" + (f" ({exc})" if exc else ""))
 
-    # Called by the parser. A second answer in the same read was not asked for: nothing of it may mix with the first.
+    # Called by the parser. A second answer in the same read was not requested: nothing of it may mix with the first.
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
@@ -224,7 +224,7 @@ class Connection(asyncio.Protocol):
             return
         self._status = self._parser.get_status_code()
         if self._status < 200:
-            self._headers = []  # 1xx: the answer proper follows
+            self._headers = []  # 1xx: the final answer follows
         else:
             self._head_seen = True
 
@@ -238,7 +238,7 @@ class Connection(asyncio.Protocol):
 
 
 class ConnectionPool:
-    """The connections to one worker. The freshest idle one is used first; one idle for too long is never used."""
+    """The connections to one worker. The most recently idle one is used first; one idle for too long is never used."""
 
     def __init__(self, origin: Origin, *, idle_timeout: float, connect_timeout: float) -> None:
         self.origin = origin
@@ -255,7 +255,7 @@ class ConnectionPool:
         return len(self._idle)
 
     def take(self) -> Connection | None:
-        """An idle connection, or None when a new one is needed."""
+        """Return an idle connection, or None if a new one is needed."""
         if self._idle:
             connection = self._idle.pop()
             if self._loop.time() - connection.idle_since < self._idle_timeout:
@@ -265,7 +265,7 @@ class ConnectionPool:
         return None
 
     async def connect(self) -> Connection:
-        """A new connection; UpstreamError says why there is none."""
+        """Return a new connection. Raise UpstreamError, which says why there is none."""
         host, addresses = self.origin.host, begin(self.origin.host, self.origin.port)
         try:
             return await asyncio.wait_for(self._connect(asyncio.wrap_future(addresses)), self._connect_timeout)
@@ -284,7 +284,7 @@ class ConnectionPool:
             raise RouterExhausted(reason) from None
 
     async def _connect(self, addresses: asyncio.Future[list[Address]]) -> Connection:
-        """To the first address that takes it; raises the last one's OSError."""
+        """Connect to the first address that accepts; raise the last one's OSError."""
         name = self.origin.host if self._tls else None
         *others, last = await asyncio.shield(addresses)
         for address in others:
@@ -310,7 +310,7 @@ class ConnectionPool:
             self._idle.remove(connection)
 
     def sweep(self) -> None:
-        """Close what has been idle for too long: the oldest stand first."""
+        """Close what has been idle for too long; the oldest are at the front."""
         now = self._loop.time()
         stale = [one for one in self._idle if now - one.idle_since >= self._idle_timeout]
         self._idle = self._idle[len(stale) :]
@@ -327,14 +327,14 @@ class ConnectionPool:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReply:
-    """A whole answer, for the router's own questions."""
+    """A complete answer to one of the router's own requests."""
 
     status: int
     headers: Headers
     body: bytes
 
     def json(self) -> Mapping[str, object]:
-        """The body as an object; UpstreamError when it is not one."""
+        """Return the body as an object. Raise UpstreamError if it is not one."""
         try:
             value = orjson.loads(self.body)
         except orjson.JSONDecodeError as error:
@@ -356,7 +356,7 @@ class _Whole:
         self._headers: Headers = []
         self._body: list[bytes] = []
         self._size = 0
-        self.ended = False  # the connection has nothing more of it
+        self.ended = False  # the connection has no more of it to deliver
 
     def on_head(self, status: int, headers: Headers) -> None:
         self._status, self._headers = status, headers
@@ -382,7 +382,7 @@ class _Whole:
 async def ask(
     pool: ConnectionPool, method: str, target: str, *, timeout: float, body: bytes = b"", headers: bytes = b""
 ) -> WorkerReply:
-    """One question of the router itself; UpstreamError on anything but an answer in time."""
+    """Send one of the router's own requests. Raise UpstreamError for anything but an answer in time."""
     whole = _Whole()
     length = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body) if method != "GET" else b""
     head = b"%b %b HTTP/1.1\r\nHost: %b\r\n%b%b\r\n" % (
@@ -404,7 +404,7 @@ async def ask(
 
 
 def no_delay(transport: asyncio.BaseTransport) -> None:
-    """Small writes leave at once: without it the last bytes of a stream wait ~40 ms for the peer's delayed ACK."""
+    """Send small writes at once: without it the last bytes of a stream wait ~40 ms for the peer's delayed ACK."""
     sock = transport.get_extra_info("socket")
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -113,8 +113,8 @@ class WindowSpan:
     def _ones(self, query: torch.Tensor, past: Sequence[KeyValue], sinks: torch.Tensor | None) -> torch.Tensor:
         """Attend with [seqs, heads, head_dim], each row over all of its `past`.
 
-        One kernel call per sequence, or per group of joined ones: the kernel reads K and V in place, which saves a
-        third of a step with many sequences. It computes one sequence and head after the other, and a row's result does
+        One kernel call per sequence, or per group of joined ones: the kernel reads K and V in place; with many
+        sequences that is a third of a step. It computes one sequence and head after the other, and a row's result does
         not depend on the others, as long as one thread computes it (linear.py) and every operand has the same alignment
         (`in_place`).
         """

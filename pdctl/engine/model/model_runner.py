@@ -97,8 +97,7 @@ class ModelRunner:
             return self._decoder.forward(token_ids, step, batch.shares)
 
     def _check_share(self, batch: ForwardBatch) -> None:
-        """Check our group's share against the batch: groups that count differently would hang waiting for each other.
-        """
+        """Check our group's share against the batch: groups that count differently would wait for ever."""
         groups = self.groups.attn_dp
         if len(batch.shares) != (groups.size if groups.size > 1 else 0):
             raise ValueError(f"{len(batch.shares)} shares for {groups.size} attention DP groups")
