@@ -122,8 +122,8 @@ class Registry:
 def walk(prefills: list[Worker], decodes: list[Worker], pairs: dict[tuple[str, str], WorkerPair]) -> list[WorkerPair]:
     """Return all pairs in an order in which each side takes turns.
 
-    Two counters alone would walk in lock-step: if the counts have a common divisor, both counters return to their start
-    before every prefill has met every decode. From there on one of them is shifted.
+    Two counters alone would walk in lock-step: if the counts have a common divisor, they are back at the start before
+    every prefill has met every decode. From there on one of them is shifted.
     """
     order = []
     for step in range(len(prefills) * len(decodes)):

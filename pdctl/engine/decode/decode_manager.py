@@ -56,7 +56,7 @@ class DecodeManager(KvManager):
     def receiver(
         self, room: int, rid: str, bootstrap_host: str, bootstrap_port: int, dp_rank: int | None = None
     ) -> Receiver:
-        """Start a room. `dp_rank` is the prefill's DP rank, if the request names it."""
+        """Start a room and return its receiver. `dp_rank` is the prefill's, if the request names it."""
         if self.config.is_fake(bootstrap_host):
             return FakeReceiver(room, rid)
         address, generation = join_host_port(bootstrap_host, bootstrap_port), next(self._generations) % (2**31)

@@ -41,8 +41,7 @@ class DecodeRole(Role):
         self._manager = manager
         self._drain_grace = manager.config.drain_grace
         args = resources.args
-        # Where a request without a port is sent. Outside a rehearsal such a request is refused long before it gets
-        # here.
+        # Where a request without a port is sent. Outside a rehearsal it is refused long before it gets here.
         self._default_port = args.disaggregation_bootstrap_port if args.rehearsal.null_port_fallback else 0
         self.prealloc: deque[Req] = deque()
         self.transfer: list[Req] = []
@@ -203,7 +202,7 @@ class DecodeRole(Role):
         self._drain(req)
 
     def _drain(self, req: Req) -> None:
-        """Free pages that were never announced at once, announced ones when the prefill is known to have stopped."""
+        """Free unannounced pages at once, announced ones when the prefill is known to have stopped."""
         if req.row >= 0:
             req.times.failed = steady_clock.now()
             self.draining.append(req)

@@ -1,7 +1,7 @@
 """The prefill instances a decode rank knows, by bootstrap address: their shape, their ranks, whether they are alive.
 
-Step 1 of the handshake fetches the shape (the all -1 query), step 2 the ranks' endpoints, and registers with each rank.
-Both are cached here. Rooms ask with `find`, which awaits whatever is not known yet.
+Step 1 of the handshake fetches the shape (the all -1 query); step 2 fetches the ranks' endpoints and registers with
+each rank. Both are cached here. Rooms ask with `find`, which awaits whatever is not known yet.
 """
 
 from __future__ import annotations

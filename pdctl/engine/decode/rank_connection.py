@@ -88,10 +88,9 @@ class RankConnection:
         return self.stage == ConnectionStage.READY
 
     async def accepted(self) -> None:
-        """Wait until the rank has accepted our registration. Raise RoomFailedError if it certainly will not.
+        """Wait until the rank has accepted our registration. Raise RoomFailedError if it has failed for good.
 
-        Return without an acceptance if the connection takes no new rooms any more: the caller then asks for the next
-        one.
+        Return without acceptance if the connection takes no new rooms any more: the caller then asks for the next.
         """
         await self._decided.wait()
         if self.failure is not None and not self.stale:
@@ -226,7 +225,7 @@ class RankConnection:
             self._close(linger=1.0)
 
     def give_up(self, failure: Failure) -> int:
-        """Fail every active room and everything that waits to join; return how many rooms failed.
+        """Fail every active room, and those waiting to join. Return how many active rooms failed.
 
         The rank may be alive, so the link stays open for rooms that drain.
         """

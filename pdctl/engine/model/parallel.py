@@ -66,7 +66,7 @@ class Group:
         return tensor
 
     def all_gather_last(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return [… , n] of every rank, side by side in rank order: […, n * size]."""
+        """Return […, n] of every rank, side by side in rank order: […, n * size]."""
         return torch.cat(self._all_gather(tensor), dim=-1) if self.size > 1 else tensor
 
     def all_gather_rows(self, tensor: torch.Tensor) -> torch.Tensor:
