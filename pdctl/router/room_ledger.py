@@ -123,7 +123,7 @@ class Record:
         )
 
     def document(self) -> dict[str, object]:
-        """Return it for people and tools; rooms are below 2^53, so that every JSON reader preserves them."""
+        """Return the record for JSON; rooms are below 2^53, so that every JSON reader preserves them."""
         legs = {"prefill": self.prefill_leg.document(self.began), "decode": self.decode_leg.document(self.began)}
         return {
             "room": self.rooms[0],

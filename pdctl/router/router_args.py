@@ -37,9 +37,7 @@ class BootstrapCheck(str, Enum):
     """What the router checks on a prefill's bootstrap server before it sends requests to the prefill."""
 
     REQUIRE = "require"  # it must answer, agree with /server_info, and have all ranks registered
-    WARN = (
-        "warn"  # no answer is only noted: for networks where decodes can reach that port and the router cannot
-    )
+    WARN = "warn"  # no answer is only noted: for networks where decodes can reach that port and the router cannot
     OFF = "off"  # never checked
 
 
