@@ -1,1 +1,1 @@
-"""What was written: log files, their lines, and the events a dialect reads in them."""
+"""Log files, their lines, and the events a dialect reads in them."""

@@ -1,4 +1,4 @@
-"""All rooms of all logs, in memory that does not grow with them: parts are counted side by side, then put together."""
+"""All rooms of all logs, in bounded memory: parts are scanned in parallel, then their records are merged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DEBUG = "--log-level debug"
 
 
 class RowsOfInstance(NamedTuple):
-    """What one log says of a room: the rows that name it, in the dialect's order."""
+    """What one log says about a room: the rows that name it, in the dialect's order."""
 
     instance: str
     role: str
@@ -30,13 +30,13 @@ class RowsOfInstance(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LineKinds:
-    """One object for all rooms of which the same logs say the same: what follows from it need be found out once."""
+    """Shared by all rooms about which the same logs say the same, so that conclusions are drawn only once."""
 
     seen: tuple[RowsOfInstance, ...]
 
 
 class RoomSeen(NamedTuple):
-    """first, last: epoch seconds of its lines; inf and -inf when none has a time. lines: how many name it."""
+    """first, last: epoch seconds of its lines; inf and -inf if none has a time. lines: how many name it."""
 
     room: int
     first: float
@@ -46,14 +46,14 @@ class RoomSeen(NamedTuple):
 
 
 class ScannedPart(NamedTuple):
-    """One task, and the log it is about."""
+    """One task and the instance whose log it scans."""
 
     task: RoomScanTask
     instance: str
 
 
 def anchors(rows: Iterable[Row], identity: Identity) -> tuple[bytes, ...]:
-    """What announces a room beside the word itself, in the rows the log can hold as far as is known of it."""
+    """The words other than "room" that precede a room's number in rows that the log may contain."""
     found: dict[bytes, None] = {}
     for row in rows:
         text = words_before_room(row.pattern)
@@ -64,7 +64,7 @@ def anchors(rows: Iterable[Row], identity: Identity) -> tuple[bytes, ...]:
 
 
 def possible(row: Row, identity: Identity) -> bool:
-    """Whether nothing that is known of the log speaks against the row."""
+    """Whether the row is compatible with what is known about the log."""
     if identity.role and row.role not in ("", identity.role):
         return False
     if identity.backend and row.backend not in ("", identity.backend):
@@ -86,7 +86,7 @@ def merged_rooms(
     progress: Callable[[int, int], None] | None = None,
     note: Callable[[str], None] | None = None,
 ) -> Iterator[RoomSeen]:
-    """Every room, in no order. One pass over all parts; records lie in temporary files meanwhile."""
+    """Every room, unordered. One pass over all parts; records are kept in temporary files meanwhile."""
     with tempfile.TemporaryDirectory(prefix="pdctl-rooms-") as directory:
         spilt = [
             source._replace(task=source.task._replace(spill=str(Path(directory) / str(at))))
@@ -111,7 +111,7 @@ def _count(tasks: Sequence[RoomScanTask], progress: Callable[[int, int], None] |
 
     found: dict[int, RoomScanResult] = {}
     done = 0
-    # spawn: a fork of a process with threads may inherit a lock nobody will ever open.
+    # spawn: a fork of a process with threads may inherit a lock that is never released.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         largest = sorted(movable, key=lambda at: -_size(tasks[at]))
         waiting = {pool.submit(room_scan.scan_rooms, tasks[at]): at for at in largest}
@@ -146,7 +146,7 @@ def _size(task: RoomScanTask) -> int:
 
 
 class _Merge:
-    """Bucket by bucket: the records of a room lie in the same bucket of every spill file."""
+    """Merge bucket by bucket: a room's records are in the same bucket of every spill file."""
 
     def __init__(self, sources: Sequence[ScannedPart], counted: Sequence[RoomScanResult]) -> None:
         self._sources = sources
@@ -155,7 +155,7 @@ class _Merge:
         self._order = {name: at for at, name in enumerate(self._rows)}
         self._roles = {source.instance: source.task.role for source in sources}
         self._nothing = LineKinds(())
-        # What kinds a room has when the log of one source adds these kinds of lines to it.
+        # (kinds so far, source, kinds of lines that source adds) → the resulting kinds.
         self._steps: dict[tuple[LineKinds, int, int], LineKinds] = {}
         self._known: dict[tuple[tuple[str, frozenset[str]], ...], LineKinds] = {}
 
@@ -196,7 +196,7 @@ class _Merge:
         return found
 
     def _with(self, line_kinds: LineKinds, at: int, kinds: int) -> LineKinds:
-        """`line_kinds` and these rows of this log; the same object however it came about."""
+        """`line_kinds` plus these rows of this log; equal results are the same object."""
         names = self._counted[at].kinds
         known = {seen.instance: frozenset(row.id for row in seen.rows) for seen in line_kinds.seen}
         instance = self._sources[at].instance

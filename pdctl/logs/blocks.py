@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     Memmem = Callable[[int, int, bytes, int], int | None]
 
-SIZE = 1 << 19  # bytes of a buffer: stays in the second-level cache, and steps of Python between blocks cost nothing
-LINE = 1 << 16  # bytes of a line that are kept; the rest is searched, and dropped
-OVERLAP = 1 << 10  # bytes two pieces of one endless line share: longer than anything searched for
+SIZE = 1 << 19  # bytes of a buffer: fits the L2 cache, and large enough that Python's overhead per block is negligible
+LINE = 1 << 16  # bytes of a line that are kept; the rest is searched, then dropped
+OVERLAP = 1 << 10  # bytes that two pieces of one long line share: more than any search term
 _DENSE = 32  # bytes per line below which counting beats splitting
 
 
 class Buffer:
-    """`data` never changes its size: its address is handed to C."""
+    """A fixed-size buffer: `data` must not be resized, because C code gets its address."""
 
     def __init__(self, size: int) -> None:
         self.data = bytearray(size)
@@ -35,7 +35,7 @@ class Buffer:
         self._address = _address(self.data) if self._memmem else 0
 
     def find(self, term: bytes, start: int, end: int) -> int:
-        """The first place of `term` in [start, end), -1 without one. As bytearray.find."""
+        """The first index of `term` in [start, end), or -1, as bytearray.find."""
         if self._memmem is None:
             return self.data.find(term, start, end)
         found = self._memmem(self._address + start, max(end - start, 0), term, len(term))
@@ -44,7 +44,7 @@ class Buffer:
 
 @lru_cache(maxsize=1)
 def memmem() -> Memmem | None:
-    """The C library's search; None where there is none (then bytearray.find serves, three times slower)."""
+    """The C library's memmem; None if it has none (then bytearray.find is used, three times slower)."""
     try:
         import ctypes
     except ImportError:
@@ -72,10 +72,10 @@ class LongLine(NamedTuple):
 
 
 class Block(NamedTuple):
-    """buffer.data[start:end], which lies at `offset` in the stream. Valid until the next block is asked for.
+    """buffer.data[start:end], which is at `offset` in the stream. Valid until the next block is requested.
 
-    Whole lines, the last of a stream possibly without its newline; or, with `long_line`, a piece of one line: pieces
-    overlap by OVERLAP bytes. `count_lines` counts the lines that end in it.
+    Whole lines, the last of a stream possibly without its newline; or, with `long_line`, a piece of one line. Pieces
+    overlap by OVERLAP bytes. `count_lines` counts the lines that end in a block.
     """
 
     offset: int
@@ -85,7 +85,7 @@ class Block(NamedTuple):
 
 
 def blocks(stream: Stream, buffer: Buffer, offset: int = 0) -> Iterator[Block]:
-    """`offset`: of the stream's first byte, which begins a line."""
+    """Read the stream block by block. offset: of the stream's first byte, which begins a line."""
     data, view = buffer.data, buffer.view
     overlap = min(OVERLAP, len(data) // 2)
     held = 0  # bytes of an unfinished line at the front of the buffer
@@ -116,14 +116,14 @@ def blocks(stream: Stream, buffer: Buffer, offset: int = 0) -> Iterator[Block]:
 
 
 def count_lines(buffer: Buffer, block: Block) -> int:
-    """Lines that end in the block."""
+    """Number of lines that end in the block."""
     if block.long_line is not None:
         return int(buffer.data[block.end - 1] == 10)
     return count_newlines(buffer.data, block.start, block.end)
 
 
 def count_newlines(data: bytearray, start: int, end: int) -> int:
-    """Up to CPython 3.12 splitting into lines is nearly twice as fast as counting bytes, unless lines are tiny."""
+    """Up to CPython 3.12, splitting into lines is nearly twice as fast as counting bytes, unless lines are tiny."""
     sample = min(end, start + 4096)
     if data.count(b"\n", start, sample) * _DENSE > sample - start:
         return data.count(b"\n", start, end)
@@ -132,14 +132,14 @@ def count_newlines(data: bytearray, start: int, end: int) -> int:
 
 
 class LineNumbers:
-    """Line numbers of one part. What lies between an offset and the nearest known one is read once more for it."""
+    """Line numbers of one part, found by counting from the nearest known offset."""
 
     def __init__(self, part: LogPart) -> None:
         self._part = part
         self._known: list[tuple[int, int]] = [(0, 1)]
 
     def learn(self, offset: int, line: int) -> None:
-        """Line `line` begins at `offset`."""
+        """Record that line `line` begins at `offset`."""
         at = bisect_right(self._known, (offset, line))
         if self._known[at - 1] != (offset, line):
             insort(self._known, (offset, line))
@@ -153,11 +153,11 @@ class LineNumbers:
         return self._part.origin
 
     def at(self, offset: int) -> int:
-        """Of the line that begins at `offset`; of a source of a merged stream, its number in the stream."""
+        """The number of the line that begins at `offset`; for a source of a merged stream, its number in the stream."""
         return self.told(self._own(offset))
 
     def told(self, line: int) -> int:
-        """The number to tell of the part's own line `line`."""
+        """The number to report for the part's own line `line`."""
         if self._part.numbers is None:
             return line
         found = os.pread(self._part.numbers.fileno(), 8, (line - 1) * 8)
@@ -177,7 +177,7 @@ class LineNumbers:
         return line
 
     def total(self) -> int:
-        """Lines of the whole part; a last one without a newline counts."""
+        """Number of lines of the whole part; a last line without a newline counts."""
         data = bytearray(SIZE)
         stream = open_part(self._part)
         lines, last = 0, 10
@@ -219,7 +219,7 @@ class LineNumbers:
 
 
 class LazyPlace(Place):
-    """A place whose line is counted when it is first asked for."""
+    """A place whose line number is counted when it is asked for."""
 
     __slots__ = ("_lines",)
     _lines: LineNumbers

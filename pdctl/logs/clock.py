@@ -1,6 +1,6 @@
-"""Stamps in log prefixes as seconds since the epoch, on the clock of the host that wrote them.
+"""Convert stamps in log prefixes to seconds since the epoch, on the clock of the host that wrote them.
 
-A prefix is local time without a zone: the zone is the one asked for, else the one the log betrays itself
+A prefix is local time without a zone. The zone is the one requested, else the one found in the log itself
 (`utc_offset` of its HTTP access lines), else this machine's.
 """
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 
 DAY = 86400.0
-# Years a host's clock shows: one that was never set, at the earliest. Nearer to where the calendar of datetime ends, a
-# zone or half a day more or less is beyond it.
+# Years accepted from a host's clock; one that was never set shows 1970. Close to the limits of datetime's calendar,
+# adding a zone or half a day would overflow.
 FIRST, LAST = 1970, 2199
-_KEPT = 4096  # minutes whose beginning is remembered
+_KEPT = 4096  # minutes whose start is cached
 
 
 class Instant(NamedTuple):
-    """The line was written in [t, t + uncertainty_s): an hour more than the step when the clock was set back then."""
+    """The line was written in [t, t + uncertainty_s); an hour is added where clocks were set back."""
 
     t: float
     uncertainty_s: float
 
 
 class Clock:
-    """`since` gives the earliest moment an undated stamp may mean: it means the first such time of day from there on.
+    """Reads stamps. `since` returns the earliest time an undated stamp can mean: the first such time of day after it.
 
-    Asked only when such a stamp comes. Without it they count from the epoch: right among themselves within one day.
+    It is called only for such a stamp. Without it, undated stamps count from the epoch: consistent within one day.
     """
 
     def __init__(self, zone: dt.tzinfo | None, since: Callable[[], float] | None = None) -> None:
@@ -44,7 +44,7 @@ class Clock:
         self._minutes: dict[tuple[int, int, int, int, int, int | None], tuple[float, float]] = {}
 
     def read(self, stamp: Stamp) -> Instant | None:
-        """None for a date that no calendar has, or no log."""
+        """The time of a stamp; None for a date that does not exist or that no log can have."""
         second = stamp.second + stamp.micro / 1e6
         if stamp.month == 0:
             return Instant(self._of_day(stamp) + second, stamp.resolution_s)
@@ -68,7 +68,7 @@ class Clock:
         return self._ask_since() if self._ask_since else 0.0
 
     def _minute(self, key: tuple[int, int, int, int, int, int | None]) -> tuple[float, float]:
-        """When it began, and how much later it came again because clocks were set back."""
+        """When the minute began, and how much later it came again because clocks were set back, both in seconds."""
         zone = self._zone if key[5] is None else dt.timezone(dt.timedelta(seconds=key[5]))
         moment = dt.datetime(*key[:5], tzinfo=zone)
         first = moment.timestamp()
@@ -83,7 +83,7 @@ class Clock:
         return found
 
     def _year(self, stamp: Stamp) -> int:
-        """Syslog and glog write no year: the one that puts the stamp next to where undated stamps begin."""
+        """The year for syslog and glog, which write none: the one closest to the beginning of undated stamps."""
         start = dt.datetime.fromtimestamp(self._since, self._zone)
         behind = (stamp.month, stamp.day) < (start.month, start.day) and start.month - stamp.month > 6
         ahead = stamp.month - start.month > 6
@@ -91,7 +91,7 @@ class Clock:
 
 
 def zone_of_offset(utc_offset: str) -> dt.tzinfo | None:
-    """`+0530` as an access line ends its clock; None for anything else."""
+    """The zone for `+0530`, as in an access line's time; None for anything else."""
     hours, minutes = numerals.whole(utc_offset[1:3]), numerals.whole(utc_offset[3:])
     if len(utc_offset) != 5 or utc_offset[0] not in "+-" or hours is None or minutes is None:
         return None
@@ -102,10 +102,11 @@ def zone_of_offset(utc_offset: str) -> dt.tzinfo | None:
 def undated_since(
     clocks: Iterable[float], dated: tuple[float, float] | None, modified: float, zone: dt.tzinfo | None
 ) -> float:
-    """From when on times of day without a date count. clocks: seconds of day of undated lines; dated: range of others.
+    """Epoch seconds from which undated times of day count.
 
-    Next to the logs that have dates, within half a day of their middle. Without such logs the longest quiet stretch of
-    the clock is night, and the last line before it is the latest that is not after `modified`, the files' last change.
+    clocks: seconds of day of undated lines; dated: range of the other lines, epoch seconds. Undated lines are taken to
+    lie within half a day of the middle of that range. Without a range, the longest quiet stretch of the day is taken
+    to be the night, and the last line before it the latest one not after `modified`, the files' last change.
     """
     if dated is not None:
         return (dated[0] + dated[1]) / 2 - DAY / 2

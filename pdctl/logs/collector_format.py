@@ -1,9 +1,9 @@
-"""Streams in which a collector put several sources into one file: what it writes around each line, and whose it is.
+"""Streams in which a collector merged several sources: what it writes around each line, and which source that names.
 
 `kubectl logs --prefix`, stern, pdsh, `srun --label`, `sed s/^/NAME /`, `docker compose logs` (swarm and pdctl's own
 `logs` too), journalctl, Loki (`logcli`, its JSON lines) and JSON lines of collectors such as Fluent Bit, Vector,
-Filebeat and of cloud consoles. The forms are the tools' documented defaults of 2025 and 2026; docker's own json-file
-has no name in it.
+Filebeat, and of cloud consoles. The formats are the tools' documented defaults of 2025 and 2026; docker's own
+json-file contains no name.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pdctl.engines.prefix import COLOUR
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-SAMPLE = 1 << 16  # bytes of a file that tell its form
-LINES = 200  # lines of them that are looked at
-FEW = 8  # lines that rule most forms out
-SHARE = 2  # one in so many lines must have the form: others are what the tool itself says
+SAMPLE = 1 << 16  # bytes of a file from which its format is detected
+LINES = 200  # lines of them to examine
+FEW = 8  # lines that suffice to rule most formats out
+SHARE = 2  # at least one in this many lines must have the format; the others may be the tool's own messages
 _POD = re.compile(rb"\[pod/(?P<group>[a-z0-9.-]{1,253})/(?P<part>[a-z0-9.-]{1,63})\] ")
 _NAMED = re.compile(rb"(?P<group>[A-Za-z0-9][A-Za-z0-9_.@-]{0,160}) {0,64}(?:\xe2\x94\x82|\|) ?")
 _SYSLOG = re.compile(
@@ -37,13 +37,13 @@ _JOURNAL = re.compile(
 _LABELS = re.compile(rb"(?P<stamp>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S{0,16}) (?P<labels>\{[^{}\n]{2,2048}\}) +")
 _LABEL = re.compile(rb'([A-Za-z_]\w{0,63})="((?:[^"\\]|\\.){0,512})"')
 _STERN = re.compile(rb"(?P<group>[a-z0-9][a-z0-9.-]{0,252}) (?P<part>[a-z0-9][a-z0-9-]{0,62}) ")
-# One name, as pdsh (`host: `), `srun --label` (` 3: `) and sed put it in front; a level or a stamp is no name.
+# One name in front, as pdsh (`host: `), `srun --label` (` 3: `) and sed write it; a level or a stamp is not a name.
 _TAGGED = re.compile(
     rb" {0,8}(?!(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b|\d{4}-\d\d-\d\d)"
     rb"(?P<group>[A-Za-z0-9][A-Za-z0-9_.@/-]{0,252})(?P<part>):? "
 )
 _ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?")
-# Where collectors put the line, and the names of its source; dots lead into objects. The first that is there counts.
+# Where collectors put the line and the names of its source; dots lead into objects. The first one present counts.
 TEXT = ("log", "message", "MESSAGE", "line", "msg", "textPayload", "body")
 POD = (
     "kubernetes.pod_name", "kubernetes.pod.name", "pod", "pod_name", "podName", "k8s_pod_name", "k8s.pod.name",
@@ -64,13 +64,13 @@ HOST = ("_HOSTNAME", "labels.host", "host", "hostname", "node")
 PID = ("_PID",)
 STAMP = ("time", "timestamp", "@timestamp", "ts", "receiveTimestamp")
 MICROSECONDS = ("__REALTIME_TIMESTAMP",)
-_PLAIN = "-"  # JSON lines of one unnamed source, which the dialect does not unpack by itself
+_PLAIN = "-"  # marks JSON lines of one unnamed source, which the dialect does not unpack itself
 
 
 class CollectorLine(NamedTuple):
-    """A line as its process wrote it. group, part: whose it is, such as pod and container; pid: "" where none is named.
+    """A line as its process wrote it. group, part: its source, such as pod and container; pid: "" if none is given.
 
-    text: behind a stamp of the collector where it has one; may hold several lines. stamp: as the collector wrote it.
+    text: preceded by the collector's stamp if there is one; may hold several lines. stamp: as the collector wrote it.
     """
 
     group: str
@@ -81,7 +81,7 @@ class CollectorLine(NamedTuple):
 
 
 class CollectorFormat(NamedTuple):
-    """`read` gives None for a line that is not in this form. peeled: the dialect takes it off a line by itself."""
+    """read: returns None for a line not in this format. peeled: the dialect strips this format from a line itself."""
 
     name: str
     read: Callable[[bytes], CollectorLine | None]
@@ -89,11 +89,11 @@ class CollectorFormat(NamedTuple):
 
 
 def format_of(head: bytes) -> CollectorFormat | None:
-    """The form of a file that begins so; None for a log as its process wrote it, or docker's nameless json-file."""
+    """The format of a file that begins with `head`; None for a plain log, or docker's nameless json-file."""
     lines = [line for line in head.split(b"\n") if line.strip()][: LINES + 1]
     if len(lines) > 1 and len(lines) <= LINES and not head.endswith(b"\n"):
-        lines.pop()  # cut off in its middle
-    if not lines or (lines[0][:3] == b"[20" and lines[-1][:3] == b"[20"):  # by far the commonest: SGLang's own
+        lines.pop()  # cut off in the middle
+    if not lines or (lines[0][:3] == b"[20" and lines[-1][:3] == b"[20"):  # by far the most common: SGLang's own
         return None
     for form in (*FORMATS, _unmarked("stern", _STERN, lines), _unmarked("tagged", _TAGGED, lines)):
         if form is None or _share(form, lines[:FEW]) * SHARE < min(len(lines), FEW):
@@ -109,7 +109,7 @@ def _share(form: CollectorFormat, lines: list[bytes]) -> int:
 
 
 def _worth(form: CollectorFormat, found: list[CollectorLine]) -> bool:
-    """Records of docker or of a router, which the dialect itself unpacks, are left alone where nobody is named."""
+    """Whether to use the format: JSON records that name no source are left alone if the dialect unpacks them itself."""
     return form.name != "json" or any(each.group for each in found) or any(each.pid == _PLAIN for each in found)
 
 
@@ -132,7 +132,7 @@ def _named(line: bytes) -> CollectorLine | None:
 
 
 def _syslog(line: bytes) -> CollectorLine | None:
-    """The line keeps its stamp: a line of a traceback has no other."""
+    """The line keeps syslog's stamp, because a line of a traceback has no other."""
     found = _SYSLOG.match(line)
     if found is None:
         return None
@@ -167,7 +167,7 @@ def _labels(line: bytes) -> CollectorLine | None:
 
 def _record(line: bytes) -> CollectorLine | None:
     if line[:1] != b"{":
-        line = line.strip(b"[], \t\r")  # one of an array, which a console's download is
+        line = line.strip(b"[], \t\r")  # an element of an array, as cloud consoles export
         if line[:1] != b"{":
             return None
     line = line.rstrip(b", \r")
@@ -180,9 +180,9 @@ def _record(line: bytes) -> CollectorLine | None:
     if {"timestamp", "level"} <= record.keys() and ("target" in record or "fields" in record):
         return CollectorLine(
             _at(record, POD), _at(record, CONTAINER), "", line
-        )  # a router's own record, whoever passed it on
+        )  # a router's own record, whatever tool passed it on
     text = next((record[key] for key in TEXT if isinstance(record.get(key), (str, list))), None)
-    if isinstance(text, list):  # journald: bytes that are no UTF-8
+    if isinstance(text, list):  # journald: bytes that are not UTF-8
         text = bytes(each for each in text if isinstance(each, int) and 0 <= each < 256).decode("utf-8", "replace")
     if not isinstance(text, str):
         return None
@@ -218,7 +218,7 @@ def _at(record: Mapping[str, object], paths: tuple[str, ...]) -> str:
 
 
 def _walk(record: object, path: str) -> object:
-    """`a.b.c`, where each key may hold dots itself."""
+    """The value at `a.b.c`, where each key may itself contain dots; None if absent."""
     if isinstance(record, dict):
         if path in record:
             return record[path]
@@ -229,7 +229,7 @@ def _walk(record: object, path: str) -> object:
 
 
 def _stamp(record: Mapping[str, object]) -> str:
-    """RFC 3339, as the dialect reads it in front of a line; "" where there is none."""
+    """The record's time in RFC 3339, as the dialect reads it in front of a line; "" if there is none."""
     for key in STAMP:
         found = record.get(key)
         if isinstance(found, str) and _ISO.fullmatch(found):
@@ -253,7 +253,7 @@ def _rfc3339(microseconds: int) -> str:
 
 
 def _unmarked(name: str, layout: re.Pattern[bytes], lines: list[bytes]) -> CollectorFormat | None:
-    """`POD CONTAINER message`, `NAME message` have no mark: names before a message of a known layout make it."""
+    """Detect `POD CONTAINER message` or `NAME message`, which have no marker, by a known layout after the names."""
     pairs: set[bytes] = set()
     for line in map(without_colour, lines):
         found = layout.match(line)
@@ -277,7 +277,7 @@ def _unmarked(name: str, layout: re.Pattern[bytes], lines: list[bytes]) -> Colle
 
 
 def _laid_out(text: bytes) -> bool:
-    """Whether an engine or a router begins a line so."""
+    """Whether an engine's or a router's line begins like this."""
     if prefix.cut(text).layout is not None:
         return True
     return prefix.RFC3339.match(text) is not None or text.startswith((b"INFO:  ", b"WARNING:  ", b"ERROR:  "))

@@ -1,7 +1,7 @@
-"""Logs of several processes in one file without a name on any line: `cat *.log`, `kubectl logs -l …` without --prefix.
+"""Logs of several processes in one file without names on the lines: `cat *.log`, `kubectl logs -l …` without --prefix.
 
-One behind the other they can be told apart: where a log ends and the next begins, time jumps back or a start line names
-another role or port. Lines that alternate cannot; such a file stays one log, and its reader says so.
+Logs one after the other can be separated: where the next one begins, time jumps back or a start line names another
+role or port. Interleaved lines cannot; such a file stays one log, and its reader says so.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from pdctl.engines.identify import Identity
     from pdctl.logs.part import LogPart
 
-WHOLE = 1 << 23  # bytes of a file up to which all of it is searched for roles; of a longer one WINDOWS of it
+WHOLE = 1 << 23  # bytes of a file up to which all of it is searched for roles; a longer one is sampled in WINDOWS
 WINDOWS, WINDOW = 16, 1 << 16
-SEGMENTS = 128  # more jumps than that no pasted files have: their lines alternate
+SEGMENTS = 128  # more jumps than concatenated logs have: the lines are interleaved
 BACK = 2.0  # seconds by which one process's lines may be out of order
-HEAD = 400  # lines of a segment that tell whose it is
+HEAD = 400  # lines at a segment's beginning used to identify it
 TAIL = 100
-# Words only one role writes: enough to suspect, never to decide.
+# Words that only one role writes: enough to suspect several, never to decide.
 _WORDS = (
     (b"disaggregation_mode='prefill'", b"'disaggregation_mode': 'prefill'", b"Prefill batch"),
     (b"disaggregation_mode='decode'", b"'disaggregation_mode': 'decode'", b"Decode batch"),
     (b"Starting router on ", b"smg::", b"pdctl.router "),
 )
 _STARTS = (b"server_args=", b"Starting router on ", b" generation ")
-_MOST = 1000  # start lines that are looked at
+_MOST = 1000  # start lines examined at most
 _STAMP = re.compile(rb"(20\d\d)-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
 _BANNER = re.compile(rb"server_args=|Starting router on | generation \d+: ")
 _PORT = re.compile(rb"\bport(?:=|': )(\d{1,5})|--port[ =](\d{1,5})|router on [^\s|]*?:(\d{1,5})")
 _MODE = re.compile(
     rb"disaggregation_mode(?:=|': )'(\w+)'|--disaggregation-mode[ =](\w+)|(Starting router|pdctl\.router)"
 )
-_NEAR = 96  # bytes of a line in which its stamp stands
+_NEAR = 96  # bytes of a line that contain its stamp
 
 
 class _Segment(NamedTuple):
@@ -52,7 +52,7 @@ class _Segment(NamedTuple):
 
 
 def may_hold_several(part: LogPart) -> bool:
-    """Whether words of two roles, or two start lines, stand in it: cheap, and no proof."""
+    """Whether it contains words of two roles, or start lines of two processes: a cheap test, not a proof."""
     roles: set[int] = set()
     owners: set[bytes] = set()
     for data in _windows(part):
@@ -78,7 +78,7 @@ def _starts(data: bytes) -> Iterator[bytes]:
 
 def _windows(part: LogPart) -> list[bytes]:
     if not part.plain:
-        return [_read(part, 0, WHOLE // 4)]  # the rest would have to be decompressed for it
+        return [_read(part, 0, WHOLE // 4)]  # reading the rest would mean decompressing it
     if part.size <= WHOLE:
         return [_read(part, 0, part.size)]
     step = (part.size - WINDOW) // (WINDOWS - 1)
@@ -98,7 +98,7 @@ def _read(part: LogPart, start: int, size: int) -> bytes:
 
 
 def split_by_speaker(part: LogPart, note: Callable[[str], None]) -> tuple[StreamSource, ...]:
-    """The logs a file was pasted together of; () where it is one log, or where they cannot be told apart."""
+    """The logs that a file is a concatenation of; () if it is one log, or if they cannot be separated."""
     segments = _joined(_segments(part))
     owners = {_key(segment.identity) for segment in segments}
     if len(segments) < 2 or len(owners) < 2 or any(_mixed(segment.identity) for segment in segments):
@@ -117,8 +117,8 @@ def split_by_speaker(part: LogPart, note: Callable[[str], None]) -> tuple[Stream
 
 
 def _segments(part: LogPart) -> list[_Segment]:
-    """Cut where time jumps back, and at a start line of somebody else. [] for too many."""
-    from pdctl.engines.identify import identify  # late: files that are one log need no dialect yet
+    """Cut where time jumps back and at another process's start line; [] if there are too many segments."""
+    from pdctl.engines.identify import identify  # late: a file with one log needs no dialect yet
     from pdctl.engines.vocabulary import speech
 
     speaker = speech()
@@ -153,7 +153,7 @@ def _segments(part: LogPart) -> list[_Segment]:
 
 
 def _seconds(line: bytes) -> float | None:
-    """Seconds of a made-up calendar: only differences count, and only their sign where a day or more lies between."""
+    """Seconds in a simplified calendar: only differences count, and only their sign if they exceed a day."""
     found = _STAMP.search(line, 0, _NEAR)
     if found is None:
         return None
@@ -162,7 +162,7 @@ def _seconds(line: bytes) -> float | None:
 
 
 def _owner(line: bytes) -> bytes:
-    """Role and port of a start line, b"" where it names no role."""
+    """Role and port of a start line, b"" if it names no role."""
     line = COLOUR.sub(b"", line)
     mode, port = _MODE.search(line), _PORT.search(line)
     if mode is None:
@@ -172,7 +172,7 @@ def _owner(line: bytes) -> bytes:
 
 
 def _joined(segments: Sequence[_Segment]) -> list[_Segment]:
-    """A segment that does not tell whose it is belongs to the one before: a clock that was set back, a late line."""
+    """Join unidentified segments to the one before them, which a clock set back or a late line caused."""
     found: list[_Segment] = []
     for each in segments:
         before = found[-1] if found else None
@@ -193,7 +193,7 @@ def _mixed(identity: Identity) -> bool:
 
 
 def _names(identities: Sequence[Identity]) -> list[str]:
-    """`decode`, `prefill:30000` where several logs have the role. The same role and port is the same instance."""
+    """`decode`, or `prefill:30000` if several logs have the role. The same role and port is the same instance."""
     roles: dict[str, set[int | None]] = {}
     for each in identities:
         roles.setdefault(each.role, set()).add(each.port)
@@ -203,7 +203,7 @@ def _names(identities: Sequence[Identity]) -> list[str]:
         name = each.role or "unnamed"
         if len(roles[each.role]) > 1 and each.port is not None:
             name = f"{name}:{each.port}"
-        elif each.port is None:  # two such logs can be of two instances
+        elif each.port is None:  # two such logs may belong to two instances
             seen[name] = seen.get(name, 0) + 1
             name = f"{name}#{seen[name]}" if seen[name] > 1 or len(roles[each.role]) > 1 else name
         names.append(name)

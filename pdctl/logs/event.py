@@ -1,4 +1,4 @@
-"""What one line of a log says: a row of the dialect reads it, a clock gives it its time."""
+"""What one line of a log says, as read by a row of the dialect and timed by a clock."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`line` is 1-based; `offset` is the byte where the line begins in the (decompressed) file, and identifies it.
+    """line: 1-based; offset: the byte where the line begins in the (decompressed) file, which identifies it.
 
-    origin: of a line that was taken out of a merged stream the stream's path, in which `line` counts; else "".
+    origin: for a line from a merged stream, the path of that stream, in which `line` counts; else "".
     """
 
     file: str
@@ -28,7 +28,7 @@ class Place:
 
     @property
     def path(self) -> str:
-        """The file in which `line` counts: what to open."""
+        """The file to open, in which `line` counts."""
         return self.origin or self.file
 
     def __str__(self) -> str:
@@ -36,11 +36,11 @@ class Place:
 
 
 class Event(NamedTuple):
-    """`instance` is the lane: a run's instance name, or the file's stem. `rank` is "" or as logged ("DP1 TP3").
+    """instance: the lane, that is, a run's instance name or the file's stem. rank: "" or as logged ("DP1 TP3").
 
-    t: seconds since the epoch on the clock of the host that wrote it, None when the line carries no time;
-    uncertainty_s: the line was written in [t, t + uncertainty_s): 1.0 for a prefix of whole seconds.
-    values: the row's named groups, as text. room and rid are among them when the line names them.
+    t: seconds since the epoch on the clock of the host that wrote it, None if the line carries no time;
+    uncertainty_s: the line was written in [t, t + uncertainty_s), 1.0 for a prefix of whole seconds.
+    values: the row's named groups, as text; room and rid are among them if the line names them.
     """
 
     instance: str
@@ -58,7 +58,7 @@ class Event(NamedTuple):
         return self.row.phase
 
     def proves(self, *signs: Sign) -> bool:
-        """Whether any of these follows from the line."""
+        """Whether the line proves any of these signs."""
         proven = self.row.proves
         return bool(proven) and any(sign in proven for sign in signs)
 

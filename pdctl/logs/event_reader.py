@@ -1,4 +1,4 @@
-"""Lines to events: a row of the dialect reads each line, a clock gives it its time."""
+"""Turn lines into events: a row of the dialect reads each line, and a clock times it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_CACHED = 8192  # lines
 
 
 class EventReader:
-    """Reads the lines of one log. of_engine: no line of it is a router's."""
+    """Reads the lines of one log. of_engine: the log is an engine's, so no line is a router's."""
 
     def __init__(self, instance: str, identity: Identity, speech: Speech, clock: Clock) -> None:
         self._instance = instance
@@ -37,14 +37,14 @@ class EventReader:
         self._unread = Row("", identity.speaker or Speaker.SGLANG, Level.INFO, "", b"", "", "")
 
     def known(self, raw: RawLine) -> Iterator[Event]:
-        """What rows of the dialect read in the line: one event as a rule, none for a line nobody knows."""
+        """The events that rows of the dialect read in the line: usually one, none for an unknown line."""
         for start, text in split_joined_lines(raw.line):
             said = self._speech.match(text, self._speakers)
             if said is not None:
                 yield self._event(raw, start, said.row, said.values, said.prefix)
 
     def naming(self, raw: RawLine, wanted: Callable[[bytes], bool]) -> Iterator[Event]:
-        """The same for a line that was searched for; where no row reads it, an event whose row has the id ""."""
+        """The same for a line found by a search; if no row reads it, an event whose row has the id ""."""
         for start, text in split_joined_lines(raw.line):
             if start and not wanted(text):
                 continue
@@ -71,11 +71,11 @@ class EventReader:
 
 class CachedSpeech(Speech):
     def __init__(self, speech: Speech) -> None:
-        vars(self).update(vars(speech))  # its tables, which take longer to make than most queries to answer
+        vars(self).update(vars(speech))  # reuse its tables: building them takes longer than most queries
         self._heard: dict[bytes, Said | None] = {}
 
     def match(self, raw: bytes, speakers: frozenset[Speaker] | None = None) -> Said | None:
-        """As Speech.match: the row that wins among all wins among those of a speaker whose row it is."""
+        """As Speech.match, cached: the row that wins among all rows also wins among those of its own speaker."""
         if raw in self._heard:
             said = self._heard[raw]
             if said is None or speakers is None or _speaks_one_of(speakers, said.row.speaker):

@@ -1,4 +1,4 @@
-"""The logs of one deployment, asked by room, by request, by time: the one object trace and doctor read logs through."""
+"""The logs of one deployment, queried by room, request or time: trace and doctor read logs only through this object."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from pdctl.logs.source import Log
     from pdctl.logs.starts_and_ends import LogEnd
 
-WHOLE = 16 << 20  # bytes of logs up to which nothing is left out of a context, and every start is looked for
-HEAD_BYTES = 1 << 20  # bytes of a log's beginning in which lines that are not all there are looked for
-HEAD = 200  # lines of a log's beginning in which its first time is looked for
-LIMIT = 3 << 15  # bytes of each log a context is read from when there are more
+WHOLE = 16 << 20  # bytes of logs up to which a context is complete and every start is searched for
+HEAD_BYTES = 1 << 20  # bytes of a log's beginning that are checked for truncated lines
+HEAD = 200  # lines of a log's beginning that are searched for its first time
+LIMIT = 3 << 15  # bytes of each log read for a context if the logs are larger
 
 
 class Behind(NamedTuple):
     """A line that comes after an event in the same file.
 
-    text: without its prefix; stamped: it has a time of its own, so it begins a message.
+    text: without its prefix; stamped: it has its own time, so it begins a message.
     """
 
     place: Place
@@ -54,11 +54,11 @@ class Behind(NamedTuple):
 
 
 class Library:
-    """`tz`: the zone prefixes are written in; None: the one a log betrays, else this machine's.
+    """tz: the zone of prefixes; None: the one found in a log itself, else this machine's.
 
-    since, until: epoch seconds; lines with a time outside are left out everywhere, and plain parts are not even read
-    there. index: remember answers, and use the index of rooms where there is one. progress: called with bytes read and
-    bytes to be read. notes: what could not be read, was cut, or is taken for granted; grows as queries are asked.
+    since, until: epoch seconds; lines with a time outside are ignored, and plain parts are not read there. index: cache
+    answers, and use the index of rooms if there is one. progress: called with bytes read and total bytes. notes: what
+    could not be read, was cut, or is assumed; it grows with the queries.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Library:
         self._incomplete: dict[str, bool] = {}
 
     def identity(self, log: Log) -> Identity:
-        """Read from its head, its tail and a few windows between. Unknown is None, never guessed."""
+        """Who wrote the log, read from its head, its tail and a few samples between. Unknown is None, never guessed."""
         return self.sample(log).identity
 
     def sample(self, log: Log) -> LogSample:
@@ -112,17 +112,17 @@ class Library:
 
     @property
     def limits(self) -> tuple[float, float] | None:
-        """since and until, ±inf where one was not given; None: all lines count."""
+        """since and until, ±inf for one that was not given; None if all lines count."""
         limited = self._since != float("-inf") or self._until != float("inf")
         return (self._since, self._until) if limited else None
 
     @cached_property
     def empty(self) -> bool:
-        """No line with a time was written in the window."""
+        """Whether no line with a time was written in the window."""
         return not any(self._has_line(part, log) for part, log in self._owners.items())
 
     def first(self) -> float | None:
-        """When the first line of all logs was written, as far as their beginnings tell."""
+        """Epoch seconds of the first line of all logs, as far as their beginnings tell; else None."""
         heads = ((log, line) for log in self.logs for line in self.sample(log).head[:HEAD])
         return min((found.t for log, line in heads if (found := self.instant(log, line)) is not None), default=None)
 
@@ -132,11 +132,11 @@ class Library:
         return (*streams, *self._noted, *self._search.notes, *self._clocks.notes)
 
     def of_room(self, room: int) -> tuple[Event, ...]:
-        """Every line that names the room, in decimal or hex, all logs, in file order per log.
+        """Every line of all logs that names the room, in decimal or hex, in file order per log.
 
-        A line no row reads is there too, with a row whose id is "". Hex is looked for in every log that no engine and
-        no router wrote, and where one of its samples has a room in hex: their own lines are decimal. A room of fewer
-        than nine digits counts only behind words that announce one (`room=`, `Request `).
+        A line that no row reads is included, with a row whose id is "". Engines and routers write rooms in decimal; hex
+        is searched for only in other logs, and in those with a room in hex among their samples. A room of fewer than
+        nine digits counts only after words that announce one (`room=`, `Request `).
         """
         decimal = scan.room_terms(room, self.speech.rows)
         both = (*decimal, *scan.hex_room_terms(room))
@@ -147,12 +147,12 @@ class Library:
         return self._search_for(LogQuery(f"room {room}", (decimal, both), choose, room), self._owners)
 
     def of_rid(self, rid: str) -> tuple[Event, ...]:
-        """Every line with the request id, standing apart from letters and digits, all logs."""
+        """Every line of all logs with the request id, delimited from letters and digits."""
         terms = scan.request_terms([rid])
         return self._search_for(LogQuery(f"rid {rid}", (terms,), lambda part: terms), self._owners)
 
     def of_requests(self, rids: Iterable[str], instance: str, since: float, until: float) -> tuple[Event, ...]:
-        """Every line of one instance with any of these ids; of large plain logs what was written in [since, until]."""
+        """Every line of one instance with any of these ids; of large plain logs only within [since, until]."""
         names = tuple(rids)
         terms = scan.request_terms(names)
         parts = [part for part, log in self._owners.items() if log.instance == instance]
@@ -188,12 +188,12 @@ class Library:
         limit: int | None = None,
         focus: tuple[float, float] | None = None,
     ) -> tuple[Event, ...]:
-        """Lines that rows of the dialect read, written in [since, until], all logs, in file order per log.
+        """Lines that dialect rows read, written in [since, until] (epoch seconds), all logs, in file order per log.
 
-        Lines without a time are there when they stand among such lines. limit: bytes read of each log; by default
-        everything when all logs together have at most 16 MiB, else 96 KiB of each: the first and last of them, or
-        those at the two moments of `focus`. A log that was cut is named in `notes`. Line numbers are counted when
-        they are asked for.
+        Lines without a time are included if they are among such lines. limit: bytes read of each log; by default
+        everything if all logs together have at most 16 MiB, else 96 KiB of each: the first and last of the period, or
+        those at the two times of `focus`. A log that was cut is named in `notes`. Line numbers are counted only when
+        asked for.
         """
         if limit is None:
             limit = window.UNLIMITED if sum(log.size for log in self.logs) <= WHOLE else LIMIT
@@ -220,32 +220,32 @@ class Library:
 
     @cached_property
     def starts(self) -> tuple[Event, ...]:
-        """Known lines from the beginning of each log to its first traffic, and from each later start in it.
+        """Known lines from the beginning of each log to its first traffic, and from each later start in the log.
 
-        Later starts are looked for where all logs together have at most 16 MiB.
+        Later starts are searched for only if all logs together have at most 16 MiB.
         """
         throughout = sum(log.size for log in self.logs) <= WHOLE
         return tuple(event for log in self.logs for event in self._edges.starts(log, throughout))
 
     @cached_property
     def ends(self) -> Mapping[str, LogEnd]:
-        """By instance (its node 0): when its last line was written, whether it was told to end, its last lines."""
+        """By instance (node 0's log): when its last line was written, whether it was told to end, its last lines."""
         return {log.instance: self._edges.end(log) for log in reversed(self.logs)}
 
     def rooms(self) -> Iterator[RoomSeen]:
-        """Every room rows of the dialect name, in no order, from one pass over all logs.
+        """Every room that rows of the dialect name, unordered, from one pass over all logs.
 
-        Memory stays bounded: what is known of each room lies in temporary files until it is handed out.
+        Memory is bounded: what is known about each room is kept in temporary files until it is returned.
         """
-        from pdctl.logs import all_rooms  # late: what finds one room need not load what counts all
+        from pdctl.logs import all_rooms  # late: finding one room does not need this module
 
         sources = [self._counting(log, part) for part, log in self._owners.items()]
         return all_rooms.merged_rooms(sources, self._progress, lambda text: self._noted.update({text: None}))
 
     def build_index(self) -> bool:
-        """Index every room of all logs, or what was added to them since; then any room is found without a scan.
+        """Index every room of all logs, or what was added since last time, so that any room is found without a scan.
 
-        Costs several scans once, and about a hundredth of the logs' size on disk. False: some part cannot be indexed.
+        Costs several scans once, and about 1% of the logs' size on disk. Return False if some part cannot be indexed.
         """
         from pdctl.logs import room_index
 
@@ -266,11 +266,11 @@ class Library:
         return ScannedPart(task, log.instance)
 
     def signatures(self, *codes: str) -> Iterator[Event]:
-        """Lines whose row has a cause, one of `codes` if any are given; echoes included, log by log, in file order."""
+        """Lines whose row has a cause, one of `codes` if any are given; includes echoes; log by log, in file order."""
         return self.said(lambda row: bool(row.cause) and (not codes or row.cause in codes))
 
     def said(self, wanted: Callable[[Row], bool]) -> Iterator[Event]:
-        """Lines that rows which are `wanted` read, log by log, in file order; all logs are searched end to end."""
+        """Lines read by the rows that `wanted` accepts, log by log, in file order; searches all logs completely."""
         for log in self.logs:
             speaker = self.identity(log).speaker
             literals = {row.literal for row in self.speech.rows if wanted(row) and _says(speaker, row)}
@@ -280,18 +280,18 @@ class Library:
                         yield event
 
     def behind(self, event: Event, size: int) -> Iterator[Behind]:
-        """Lines of the same file behind the event's own, about `size` bytes of them."""
+        """Lines of the same file after the event's own, about `size` bytes of them."""
         part = next((part for part in self._owners if part.path == event.place.file), None)
         if part is None:
             return
         raws = window.lines(part, event.place.offset, event.place.offset + size, self._lines(part))
         for raw in raws:
             if raw.place.offset > event.place.offset:
-                parts = cut(raw.line)  # a collector may stamp each line; a message begins with a stamp of its own
+                parts = cut(raw.line)  # a collector may stamp each line; a message begins with its own stamp
                 yield Behind(raw.place, spell(raw.line, parts).message, parts.layout is not None)
 
     def has_incomplete_lines(self, log: Log) -> bool:
-        """Whether a line of its first MiB, of its end or of two samples between is not all there."""
+        """Whether a line of its first MiB, of its end or of two samples between is truncated."""
         if log.instance not in self._incomplete:
             raws = rejoined_lists(window.head(log, HEAD_BYTES, self._lines))
             seen = (*(raw.line for raw in raws), *self.sample(log).rest)
@@ -303,7 +303,7 @@ class Library:
         return self._reader(log).instant(line)
 
     def lines(self, log: Log) -> int:
-        """How many lines the log has; a last one without a newline counts."""
+        """Number of lines of the log; a last line without a newline counts."""
         return sum(self._lines(part).total() for part in log.parts)
 
     def _reader(self, log: Log) -> EventReader:
@@ -329,7 +329,7 @@ class Library:
         return False
 
     def _bounds(self, part: LogPart) -> tuple[int, int]:
-        """The bytes of a plain part in which the lines asked for stand; of a compressed one all."""
+        """The bytes of a plain part within since and until; all bytes of a compressed one."""
         if not part.plain or (self._since == float("-inf") and self._until == float("inf")):
             return 0, part.size
         cut = window.between(part, self._since, self._until, self.clock(self._owners[part]), window.UNLIMITED)

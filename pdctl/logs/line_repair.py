@@ -1,4 +1,4 @@
-"""Lines that are not as their process wrote them: wrapped, joined with another's, or cut."""
+"""Repair or recognize lines that are not as their process wrote them: wrapped, joined with another line, or cut."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 _SECOND = re.compile(rb"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{3})?(?: [A-Z_]{2,7}\d{1,6}){0,6}\] ")
 _MARK = b"\xef\xbb\xbf"
-APART = 5  # seconds at most between two lines that were written into each other
+APART = 5  # seconds at most between two lines that ended up on one line
 # A value in quotes, as repr, JSON and Rust's Debug write it: a quote of the same kind inside it is escaped. An
-# apostrophe within a word opens nothing. Where no quote ends it, the text ends in it: found so without a second look.
-# These three are strings: `re` compiles them when a line first needs them, which in most logs is never.
+# apostrophe within a word does not open a value. A value without a closing quote matches up to the end of the text.
+# The next three are strings, not compiled patterns: most logs never need them.
 _QUOTED = (
     rb"""(?s)(?<![0-9A-Za-z])(?:'(?:[^'\\]|\\.)*\\?(?P<one>'|\Z)|"(?:[^"\\]|\\.)*\\?(?P<two>"|\Z))|(?P<odd>["`])"""
 )
 _BRACKETED = rb"\([^()\[\]{}]*\)|\[[^()\[\]{}]*\]|\{[^()\[\]{}]*\}"
-_NESTED = 16  # brackets in brackets
-# Words behind which sglang 0.5.3 to 0.5.23 writes a client's text without quotes: `Req RID …`, `request RID`, `for
+_NESTED = 16  # levels of nested brackets
+# Words after which sglang 0.5.3 to 0.5.23 writes a client's text without quotes: `Req RID …`, `request RID`, `for
 # RID`, the text of an exception, a model's name, a body.
 _CLIENTS = (
     rb"(?i)(?<![a-z])(?:rids?|req|requests?|abort\w*|for(?! \d)|models?|lora\w*|adapters?|tools?|functions?|texts?"
@@ -34,7 +34,7 @@ _CLIENTS = (
     rb"|obj|input_\w+|names?|messages?|templates?|schemas?|grammars?|regex|json|reasons?|got|received?|object"
     rb"|sessions?|keys?|values?|params?|parameters?|parsers?|parsing|images?|files?|warning|id)(?![a-z])(?!='')"
 )
-# The time a line begins with, as far as it was written: `20`, `2026-11`, `[2026-11-22 20:0`.
+# A truncated time at the beginning of a line: `20`, `2026-11`, `[2026-11-22 20:0`.
 _HEAD = re.compile(rb"\[?20(?:\d{1,2}(?:-(?:\d{1,2}(?:-(?:\d{1,2}(?:[T ][\d:.,]{0,15})?)?)?)?)?)?")
 _STYLE = re.compile(rb"\x1b\[([0-9;]{0,12})m")
 _CUT_STYLE = re.compile(rb"\x1b(?:\[[0-9;]{0,12})?$")
@@ -42,9 +42,9 @@ _PAIRS = ((b"(", b")"), (b"[", b"]"), (b"{", b"}"))
 
 
 def rejoined_lists(raws: Iterable[RawLine]) -> Iterator[RawLine]:
-    """The same lines, but for those that go on with the list of the line above them."""
+    """The lines, with those that continue a list joined to the line that opens it."""
     source = iter(raws)
-    ahead: deque[RawLine] = deque()  # lines behind an unfinished list that were looked at
+    ahead: deque[RawLine] = deque()  # lines after an unfinished list that were already read
     while True:
         raw = ahead.popleft() if ahead else next(source, None)
         if raw is None:
@@ -60,7 +60,7 @@ def rejoined_lists(raws: Iterable[RawLine]) -> Iterator[RawLine]:
 
 
 def split_joined_lines(line: bytes) -> list[tuple[int, bytes]]:
-    """The line, or the lines that were joined in it, each with its offset."""
+    """The line, or the lines that were joined in it, each with its offset in bytes."""
     if line.startswith(_MARK):
         return [(start and start + len(_MARK), text) for start, text in split_joined_lines(line[len(_MARK) :])]
     if line.count(b"[20") < 2:  # nearly always
@@ -68,13 +68,13 @@ def split_joined_lines(line: bytes) -> list[tuple[int, bytes]]:
     cuts = [0]
     for match in _SECOND.finditer(line, 1):
         if not _is_joint(line[cuts[-1] : match.start()], match[0]):
-            break  # nor behind it: all the rest is the same client's
+            break  # nor at any later stamp: the rest is the same client's text
         cuts.append(match.start())
     return [(start, line[start:end]) for start, end in pairwise([*cuts, len(line)]) if end > start]
 
 
 def _is_joint(before: bytes, head: bytes) -> bool:
-    """Whether a process may have begun its line with `head` behind `before`, and no client can have written it."""
+    """Whether `head` after `before` may begin another line of a process, and cannot be part of a client's text."""
     parts = cut(before)
     first, second = split(before).stamp, split(head).stamp
     if parts.layout is None or parts.layout.re is not SGLANG or first is None or second is None:
@@ -93,16 +93,16 @@ def _is_joint(before: bytes, head: bytes) -> bool:
 
 
 def _seconds(stamp: Stamp) -> float:
-    """On a scale of its own, for stamps that are not far from each other: every month has 31 days."""
+    """Seconds in a calendar in which every month has 31 days; only for comparing stamps close to each other."""
     days = (stamp.year * 12 + stamp.month) * 31 + stamp.day
     return ((days * 24 + stamp.hour) * 60 + stamp.minute) * 60 + stamp.second + stamp.micro / 1e6
 
 
 def is_incomplete(line: bytes) -> bool:
-    """Whether a part of the line is missing: a style, a bracket or a quote is not closed, its time is not all there.
+    """Whether part of the line is missing: an unclosed style, bracket or quote, or a truncated time.
 
-    False does not say that the line is whole. A line of no known layout is incomplete only where it is the beginning
-    of a stamp or no text: what a process prints on several lines, or a page wraps, is whole.
+    False does not mean that the line is whole. A line of no known layout is incomplete only if it is the beginning of a
+    stamp or not text; what a process prints on several lines, or a page wraps, counts as whole.
     """
     if b"\x00" in line or b"\xef\xbf\xbd" in line or not _is_text(line):
         return True
@@ -117,7 +117,7 @@ def is_incomplete(line: bytes) -> bool:
     if parts.layout is None:
         plain = _STYLE.sub(b"", line).strip()
         return bool(_HEAD.fullmatch(plain)) or (plain.startswith(b'{"') and not plain.endswith(b"}"))
-    text = parts.line  # without what a collector writes around it
+    text = parts.line  # without the collector's part
     if not text[parts.at :].strip() or text.count(b'"') % 2:
         return True
     return any(text.count(left) != text.count(right) for left, right in _PAIRS)

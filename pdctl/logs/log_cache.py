@@ -1,4 +1,4 @@
-"""What is kept about logs between commands: where, whether it still holds, and answers to earlier searches."""
+"""What is cached about logs between commands: where, whether it is still valid, and answers to earlier searches."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from pdctl.logs.part import LogPart
     from pdctl.logs.scan import SearchTerm
 
-MONTH = 30 * 86400.0  # seconds after which what nobody used is thrown away
-_LOOK = 512  # files from which on the directory is tidied
+MONTH = 30 * 86400.0  # seconds after which files not written to are deleted
+_LOOK = 512  # number of files from which the directory is cleaned up
 DIGEST_SIZE = 16  # bytes of a digest
-_WHOLE = 1 << 17  # bytes up to which a file is digested whole
+_WHOLE = 1 << 17  # bytes up to which the whole file is digested
 _SAMPLES, _SAMPLE = 24, 1 << 12
-_BACK = 1 << 16  # bytes from the end in which the last newline is looked for, then sixteen times that
+_BACK = 1 << 16  # bytes from the end searched for the last newline, then sixteen times that
 MAGIC = b"PDASKED1"
 _PART = struct.Struct("<QQQqQ16s8sI")
 _HIT = struct.Struct("<QQI")
-_LARGEST = 8 << 20  # bytes of an answer beyond which asking again is cheaper than remembering
+_LARGEST = 8 << 20  # bytes of an answer above which searching again is cheaper than caching
 
 
 def cache_directory(part: LogPart, environ: Mapping[str, str]) -> Path:
@@ -40,12 +40,12 @@ def cache_directory(part: LogPart, environ: Mapping[str, str]) -> Path:
     cache = environ.get("XDG_CACHE_HOME") or "~/.cache"
     try:
         return user_files.expanded(cache) / "pdctl" / "logs"
-    except UsageError:  # no home directory: nothing is kept
+    except UsageError:  # no home directory: nothing is cached
         return Path(os.devnull) / "pdctl"
 
 
 def read_file(file: Path) -> bytes | None:
-    """None when it is not there."""
+    """The file's bytes; None if it cannot be read."""
     try:
         return file.read_bytes()
     except OSError:
@@ -53,7 +53,7 @@ def read_file(file: Path) -> bytes | None:
 
 
 def replace_file(file: Path, data: bytes) -> bool:
-    """Whole or not at all: readers in other shells never see half of it. False when it cannot be written."""
+    """Write atomically: readers in other shells never see half of it. Return False if it cannot be written."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         user_files.write_whole(file, data)
@@ -64,7 +64,7 @@ def replace_file(file: Path, data: bytes) -> bool:
 
 
 def _tidy(where: Path) -> None:
-    """Throw away what was not written for a month, once there is enough to be worth a look."""
+    """Delete files not written to for a month, once the directory has enough files to be worth it."""
     with contextlib.suppress(OSError):
         entries = list(os.scandir(where))
         if len(entries) < _LOOK:
@@ -76,7 +76,7 @@ def _tidy(where: Path) -> None:
 
 
 class Fingerprint(NamedTuple):
-    """Of bytes [0, covered) on disk, taken when the file was `size` long and last changed at `modified` (ns)."""
+    """Identifies bytes [0, covered) on disk, when the file was `size` long and last changed at `modified` (ns)."""
 
     device: int
     inode: int
@@ -87,7 +87,7 @@ class Fingerprint(NamedTuple):
 
 
 def take_fingerprint(part: LogPart, covered: int) -> Fingerprint | None:
-    """None when the file is gone, replaced, or shorter than `covered` by now."""
+    """Fingerprint the first `covered` bytes; None if the file is gone, replaced, or shorter than that by now."""
     handle = _open(part)
     if handle is None:
         return None
@@ -102,10 +102,10 @@ def take_fingerprint(part: LogPart, covered: int) -> Fingerprint | None:
 
 
 def still_matches(old: Fingerprint, part: LogPart) -> bool:
-    """Whether the file still begins with the bytes `old` was taken of.
+    """Whether the file still begins with the bytes of which `old` was taken.
 
-    A file of the same size must not have been touched; a longer one must agree in its beginning, its end (at `covered`)
-    and two dozen samples between: all of it up to 128 KiB. A log that was cut off and written anew carries other times.
+    A file of the same size must have the same modification time; a longer one must agree in two dozen samples from its
+    beginning to `covered`, or in all bytes up to 128 KiB. A log that was truncated and rewritten has other times in it.
     """
     if (old.device, old.inode) != (part.device, part.inode):
         return False
@@ -116,7 +116,7 @@ def still_matches(old: Fingerprint, part: LogPart) -> bool:
 
 
 def whole_lines(part: LogPart) -> int:
-    """Bytes up to the last newline: what stands behind it may go on. A compressed part counts whole."""
+    """Bytes up to and including the last newline, as what follows may still grow. A compressed part counts whole."""
     if not part.plain or not part.size:
         return part.size
     for back in (_BACK, _BACK * 16):
@@ -157,7 +157,7 @@ def _places(covered: int) -> list[tuple[int, int]]:
 
 
 class CachedAnswer(NamedTuple):
-    """The lines of one part that hold any of the terms, numbered, and for which bytes of it that is known."""
+    """The numbered lines of one part that contain any of the terms, and the bytes for which that is known."""
 
     of: Fingerprint
     terms: bytes
@@ -165,7 +165,7 @@ class CachedAnswer(NamedTuple):
 
 
 def terms_digest(terms: Iterable[SearchTerm]) -> bytes:
-    """Eight bytes that stand for what was searched for."""
+    """Eight bytes that identify the search terms."""
     whole = b"\0".join(part for each in terms for part in each)
     return blake2b(whole, digest_size=8).digest()
 
@@ -175,7 +175,7 @@ def answer_file(where: Path, query: str) -> Path:
 
 
 def load_answers(file: Path) -> Mapping[tuple[int, int], CachedAnswer]:
-    """By device and inode; empty when nothing was asked, or the file is damaged."""
+    """Answers by device and inode; empty if there are none or the file is damaged."""
     data = read_file(file)
     if data is None or not data.startswith(MAGIC) or _seal(data[:-16]) != data[-16:]:
         return {}
@@ -195,7 +195,7 @@ def load_answers(file: Path) -> Mapping[tuple[int, int], CachedAnswer]:
 
 
 def save_answers(file: Path, answers: Sequence[CachedAnswer]) -> None:
-    """In place of what the file held; of two commands that save at once the later one stays."""
+    """Replace the file's content; if two commands save at once, the later one wins."""
     data = bytearray(MAGIC)
     for answer in answers:
         data += _PART.pack(*answer.of, answer.terms, len(answer.hits))

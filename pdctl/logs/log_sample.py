@@ -1,4 +1,4 @@
-"""What a few windows of a log tell, read once: who wrote it, how it writes rooms, which clock its stamps are on."""
+"""What a few samples of a log tell, read once: who wrote it, how it writes rooms, which clock its stamps are on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pdctl.logs.window import Numbers
 
 SHORT_HEAD, SHORT_TAIL = 1 << 15, 1 << 13  # bytes
-LONG_HEAD = 1 << 16  # bytes of a head in which a process starts: it says more about itself
+LONG_HEAD = 1 << 16  # bytes of a head that contains a start, where a process says more about itself
 SAMPLES, SAMPLE = 2, 1 << 12
 # `"bootstrap_room","value":{"stringValue":"0x1dcf…"}`, `bootstrap_room: Str(0x1dcf…)`, `room=1dcf…`
 _HEX = re.compile(
@@ -47,7 +47,7 @@ class LogSample:
 
     @cached_property
     def rest(self) -> tuple[bytes, ...]:
-        """Lines of the middle and of the end; of compressed parts the end is not worth decompressing all of it."""
+        """Lines of the middle and the end; () if a part is compressed: its end is not worth decompressing it all."""
         if not all(part.plain for part in self._log.parts) or self._log.size <= SHORT_HEAD:
             return ()
         between = window.samples(self._log, SAMPLES, SAMPLE)
@@ -62,13 +62,13 @@ class LogSample:
 
     @cached_property
     def hexadecimal(self) -> bool:
-        """Whether rooms may stand in it in hex: no line seen is an engine's or a router's, or one has a room in hex."""
+        """Whether it may write rooms in hex: no sampled line is an engine's or a router's, or one has a room in hex."""
         known = any(self._speech.match(line) for line in (*self.head, *self.rest))
         return not known or any(_HEX.search(line) for line in (*self.head, *self.rest))
 
     @cached_property
     def stamps(self) -> tuple[Stamp, ...]:
-        """The first and the last of the windows."""
+        """The first and the last stamp of the samples."""
         found = (_first(self.head), _first(reversed(self.rest or self.head)))
         return tuple(stamp for stamp in found if stamp is not None)
 
@@ -78,7 +78,7 @@ def _first(lines: Iterable[bytes]) -> Stamp | None:
 
 
 class LogClocks:
-    """`zone`: asked for; None: the one a log betrays itself, else this machine's. notes: what is taken for granted."""
+    """zone: the one requested; None: the one found in a log itself, else this machine's. notes: what is assumed."""
 
     def __init__(self, logs: Sequence[Log], zone: dt.tzinfo | None, sample: Callable[[Log], LogSample]) -> None:
         self._logs, self._zone, self._sample = logs, zone, sample
@@ -95,12 +95,12 @@ class LogClocks:
         return self._zone or zone_of_offset(self._sample(log).identity.facts.get("utc_offset", ""))
 
     def since(self, log: Log) -> float:
-        """An undated stamp belongs to the days around its own log's dates, if it has any."""
+        """Epoch seconds from which the log's undated stamps count: around the log's own dates, if it has any."""
         own = self._dated(log)
         return self._common if own is None else own[0] - DAY / 2
 
     def _dated(self, log: Log) -> tuple[float, float] | None:
-        """First and last moment of the windows looked at; None when their stamps have no date."""
+        """First and last time in the samples, epoch seconds; None if their stamps have no date."""
         clock = self.of(log)
         read = [clock.read(stamp) for stamp in self._sample(log).stamps if stamp.year]
         moments = [instant.t for instant in read if instant is not None]
@@ -108,7 +108,7 @@ class LogClocks:
 
     @cached_property
     def _common(self) -> float:
-        """One day for all logs without dates: files pasted together belong together."""
+        """The same for all logs without dates: files given together belong to the same day."""
         ranges = {log.instance: self._dated(log) for log in self._logs}
         dated = [range_ for range_ in ranges.values() if range_ is not None]
         logs = [log for log in self._logs if ranges[log.instance] is None and self._sample(log).stamps]

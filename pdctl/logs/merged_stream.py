@@ -1,6 +1,6 @@
-"""A merged stream taken apart: each source's lines in an unnamed file of its own, with their numbers in the original.
+"""Split a merged stream: each source's lines go to an unnamed file of their own, with their numbers in the original.
 
-Memory is bounded: lines are written out as they are read. What lies beyond LIMIT bytes is not read, and a note says so.
+Memory is bounded: lines are written out as they are read. Bytes beyond LIMIT are not read, and a note says so.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from pdctl.engines.identify import Identity
     from pdctl.logs.collector_format import CollectorLine
 
-LIMIT = 1 << 32  # bytes of a merged stream that are taken apart (decompressed)
-SOURCES = 256  # sources of one stream; the lines of more are left out, and a note says so
+LIMIT = 1 << 32  # bytes of a merged stream that are split (decompressed)
+SOURCES = 256  # sources of one stream; lines of further ones are left out, and a note says so
 LONGEST = 1 << 20  # bytes of a line that are kept
-UNNAMED = "unnamed"  # the source of lines that name none
+UNNAMED = "unnamed"  # the name of the source of lines without one
 _CHUNK = 1 << 20
 _HELD = 1 << 18  # bytes of a source's lines held in memory
 
 
 class StreamSource(NamedTuple):
-    """One source of a stream. name: unique in it. mixed: lines of several processes that nobody can tell apart."""
+    """One source of a stream. name: unique in it. mixed: holds lines of several processes that cannot be told apart."""
 
     name: str
     part: LogPart
@@ -55,7 +55,7 @@ def first_bytes(part: LogPart) -> bytes:
 def lines_of(
     part: LogPart, limit: int = LIMIT, note: Callable[[str], None] | None = None
 ) -> Iterator[tuple[int, bytes]]:
-    """Number and bytes of each line, without its newline, cut to LONGEST."""
+    """Number and bytes of each line, without its newline, cut to LONGEST bytes."""
     stream = open_part(part, 0, note)
     data = bytearray(_CHUNK)
     rest, number, read = b"", 1, 0
@@ -77,7 +77,7 @@ def lines_of(
 
 
 class SourceLines:
-    """The lines of one source on their way to its file."""
+    """Collects the lines of one source and writes them to its file."""
 
     def __init__(self) -> None:
         self._text, self._numbers = _file(), _file()
@@ -154,7 +154,7 @@ class SourceLines:
 
 
 def _file() -> Spool:
-    import tempfile  # late, as mmap and heapq below: most logs are no merged streams
+    import tempfile  # late, as mmap and heapq below: most logs are not merged streams
 
     try:
         with tempfile.TemporaryFile(prefix="pdctl-", buffering=0) as file:
@@ -189,7 +189,7 @@ def _write(spool: Spool, data: bytes | bytearray) -> None:
 
 @dataclass(slots=True)
 class _Strand:
-    """What one process of a source wrote. mixed: what several did, and nobody can tell which."""
+    """The lines of one process of a source. mixed: the lines of several, which cannot be told apart."""
 
     group: str
     part: str
@@ -230,9 +230,9 @@ def split_by_name(
 
 
 def _united(strands: list[_Strand]) -> list[_Strand]:
-    """Processes of one unit as one source, as far as their lines show that they are one instance's.
+    """Merge processes of one unit into one source, as far as their lines show that they belong to one instance.
 
-    An engine is several processes and writes through one unit; two units may share a name such as python3.
+    An engine has several processes that log through one unit; two units may share a name such as python3.
     """
     units: dict[tuple[str, str], list[_Strand]] = {}
     for each in strands:
@@ -244,9 +244,9 @@ def _united(strands: list[_Strand]) -> list[_Strand]:
 
 
 def _of_one_unit(unit: list[_Strand]) -> list[_Strand]:
-    """One source where all of them are one instance's, over its restarts; else each process with its server's.
+    """One source if all of them belong to one instance, restarts included; else each process joins its server's source.
 
-    All of them as one that is `mixed`, where a process that speaks could be of several servers.
+    If a process whose lines are known could belong to several servers, all become one `mixed` source.
     """
     from pdctl.engines.identify import identify  # late: only journals need it
     from pdctl.engines.vocabulary import speech
@@ -277,7 +277,7 @@ def _of_one_unit(unit: list[_Strand]) -> list[_Strand]:
 
 
 def _merged(strands: list[_Strand]) -> _Strand:
-    """Their lines in the stream's order."""
+    """One strand with all their lines, in the stream's order."""
     if len(strands) == 1:
         return strands[0]
     first = strands[0]
@@ -298,7 +298,7 @@ def _strand(strands: dict[tuple[str, str, str], _Strand], framed: CollectorLine)
 
 
 def _named(strands: Iterable[_Strand], origin: LogPart) -> Iterator[StreamSource]:
-    """Pods by their name, with the container where a pod has several; units likewise, with the host."""
+    """Name pods by their name, with the container if a pod has several; units likewise, with the host."""
     known = list(strands)
     parts: dict[str, set[str]] = {}
     pids: dict[tuple[str, str], set[str]] = {}

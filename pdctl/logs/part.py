@@ -1,4 +1,4 @@
-"""One file of a log as it lies on disk: what form it has, and its bytes once decompressed."""
+"""One file of a log on disk: its compression, and its decompressed bytes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     Note = Callable[[str], None]
 
-SNIFF = 4096  # bytes looked at to tell the form of a file
-_READ = 1 << 17  # bytes of a compressed file read at once
-SWOLLEN = 64 << 20  # decompressed bytes from which on RATIO counts
-LINELESS = 64 << 20  # bytes without a line after which a file is no log; a log that was truncated may begin with zeros
-RATIO = 100  # logs are compressed to a tenth, those of one line over and over to a fiftieth
+SNIFF = 4096  # bytes examined to detect the compression of a file
+_READ = 1 << 17  # bytes of a compressed file per read
+SWOLLEN = 64 << 20  # decompressed bytes above which RATIO applies
+LINELESS = 64 << 20  # bytes without a line after which a file is not a log; a truncated log may begin with zeros
+RATIO = 100  # logs compress to a tenth, those that repeat one line to a fiftieth
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -37,7 +37,7 @@ class Compression(str, Enum):
 
 
 class Spool:
-    """An unnamed file that holds what came from a stream; gone with the last part that refers to it."""
+    """An unnamed file that holds what came from a stream; deleted with the last part that refers to it."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -51,12 +51,12 @@ class Spool:
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """`size`: bytes on disk when the log was opened; a plain part is read up to there however much it grows since.
+    """size: bytes on disk when the log was opened; a plain part is read up to there, however much it grows later.
 
-    device, inode: the file meant, wherever a rotation moves it. spool: what came from stdin or a pipe, or one source's
-    lines of a merged stream, else None. Of such a source `numbers` has each line's number in the stream (unsigned 64
-    bit, native order), and `origin` is the stream's own path;
-    of a run's log it is the path within the run's home: what answers call it.
+    device, inode: identify the file, wherever a rotation moves it. spool: what came from stdin or a pipe, or one
+    source's lines of a merged stream, else None. For such a source, `numbers` has each line's number in the stream
+    (unsigned 64 bit, native order), and `origin` is the stream's own path; for a run's log it is the path within the
+    run's home, which answers show.
     """
 
     path: str
@@ -74,7 +74,7 @@ class LogPart:
 
 
 class Stream(Protocol):
-    """Decompressed bytes in order. readinto gives 0 at the end."""
+    """Decompressed bytes in order. readinto returns 0 at the end."""
 
     def readinto(self, target: memoryview, /) -> int: ...
 
@@ -82,7 +82,10 @@ class Stream(Protocol):
 
 
 def examine(path: str, spool: Spool | None = None) -> LogPart:
-    """The part at `path`, its form told by its first bytes. OSError when it cannot be read; UsageError for UTF-16."""
+    """The part at `path`, its compression detected from its first bytes.
+
+    Raise OSError if it cannot be read, UsageError for UTF-16, MissingExtraError for zstd without its package.
+    """
     handle = os.open(path, os.O_RDONLY) if spool is None else spool.fileno()
     try:
         state = os.fstat(handle)
@@ -105,7 +108,7 @@ def examine(path: str, spool: Spool | None = None) -> LogPart:
 
 
 def _wide(head: bytes) -> bool:
-    """UTF-16 without its mark: every second byte of plain ASCII is zero."""
+    """Whether it is UTF-16 without a byte order mark: every second byte of plain ASCII is zero."""
     pairs = head[: len(head) // 2 * 2]
     zeros = max(pairs[::2].count(0), pairs[1::2].count(0))
     others = min(pairs[::2].count(0), pairs[1::2].count(0))
@@ -113,7 +116,7 @@ def _wide(head: bytes) -> bool:
 
 
 def open_part(part: LogPart, start: int = 0, note: Note | None = None, end: int | None = None) -> Stream:
-    """From decompressed byte `start` on; `end` bounds a plain part. What is broken ends early, and `note` is told."""
+    """Read from decompressed byte `start`; `end` bounds a plain part. A broken part ends early and is noted."""
     say = note or _silent
     try:
         handle = _handle(part)
@@ -128,9 +131,9 @@ def open_part(part: LogPart, start: int = 0, note: Note | None = None, end: int 
 
 
 def lineless(part: LogPart) -> str:
-    """Why the part is no log: nothing was ever written to it, or no line ends in its first 64 MiB. "" for all others.
+    """Why the part is not a log: nothing was ever written to it, or no line ends in its first 64 MiB. "" if it is one.
 
-    A file that was emptied while its process went on writing begins with a hole, which is stepped over.
+    A file that was truncated while its process went on writing begins with a hole, which is skipped.
     """
     start = _written(part) if part.plain and part.spool is None else 0
     if part.size and start >= part.size:
@@ -150,7 +153,7 @@ def lineless(part: LogPart) -> str:
 
 
 def _written(part: LogPart) -> int:
-    """The first byte of a plain part that was ever written; its size when none was. 0 where the system cannot tell."""
+    """Offset of the first byte of a plain part ever written; its size if none was; 0 if the system cannot tell."""
     try:
         handle = _handle(part)
     except OSError:
@@ -164,7 +167,7 @@ def _written(part: LogPart) -> int:
 
 
 def modified(part: LogPart) -> float:
-    """When the file was last written to; now when it is gone."""
+    """Epoch seconds at which the file was last written to; now if it is gone."""
     try:
         return os.fstat(part.spool.fileno()).st_mtime if part.spool else Path(part.path).stat().st_mtime
     except OSError:
@@ -172,11 +175,11 @@ def modified(part: LogPart) -> float:
 
 
 def _silent(text: str) -> None:
-    """Nobody asked what was wrong."""
+    """Discard the note."""
 
 
 def _handle(part: LogPart) -> int:
-    """An open descriptor of the very file that was examined; it may have been rotated to another name since."""
+    """An open descriptor of the examined file, even if it was rotated to another name since; else FileNotFoundError."""
     if part.spool is not None:
         return os.dup(part.spool.fileno())
     for path in _names(part.path):
@@ -192,7 +195,7 @@ def _handle(part: LogPart) -> int:
 
 
 def _names(path: str) -> Iterator[str]:
-    """Its own first, as nearly always; then what a rotation may have made of it."""
+    """The path itself, which nearly always fits; then names that a rotation may have given the file."""
     yield path
     file = Path(path)
     with contextlib.suppress(OSError):
@@ -208,7 +211,7 @@ class _Nothing:
 
 
 class _Plain:
-    """pread throughout: several readers share one spool without moving each other's place."""
+    """Reads with pread only: several readers share one spool without moving each other's position."""
 
     def __init__(self, handle: int, start: int, end: int) -> None:
         self._handle, self._at, self._end = handle, start, end
@@ -239,7 +242,7 @@ class _Compressed:
         return bytes(self._buffer[:got])
 
     def _swells(self, more: int) -> bool:
-        """Whether it grows as no log does: told once, and nothing more of it is read."""
+        """Whether it expands as no log does; if so, note it once, and the caller stops reading."""
         grown = self._given + more
         if grown <= SWOLLEN or grown <= self._part.size * RATIO:
             return False
@@ -254,7 +257,7 @@ class _Compressed:
 
 
 class _Gzip(_Compressed):
-    """Any number of members; zero bytes between and behind them are padding."""
+    """Any number of members; zero bytes between and after them are padding."""
 
     def __init__(self, handle: int, part: LogPart, note: Note) -> None:
         super().__init__(handle, part, note)
@@ -279,7 +282,7 @@ class _Gzip(_Compressed):
         return 0
 
     def _step(self, room: int) -> bytes:
-        """The next decompressed bytes; empty between two members and at the end."""
+        """The next decompressed bytes; may be empty between two members and at the end."""
         if self._inflate.eof:
             rest = self._inflate.unused_data.lstrip(b"\0") or self._more().lstrip(b"\0")
             self._ended = not rest
@@ -303,7 +306,7 @@ class _Zstd(_Compressed):
         self._reader = zstandard.ZstdDecompressor().stream_reader(self, read_across_frames=True)
 
     def read(self, size: int = -1) -> bytes:
-        """What zstandard reads from."""
+        """The compressed bytes, for zstandard to read."""
         return self._more()
 
     def readinto(self, target: memoryview, /) -> int:
@@ -322,7 +325,7 @@ class _Zstd(_Compressed):
 
 
 def _promised(zstandard: ModuleType, head: bytes) -> int:
-    """How many bytes the first frame says it holds; 0 when it does not say."""
+    """Number of bytes the first frame says it holds; 0 if it does not say."""
     try:
         size: int = zstandard.frame_content_size(head)
     except zstandard.ZstdError:

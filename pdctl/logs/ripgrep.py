@@ -1,8 +1,8 @@
-"""Searches with rg where it is installed: a third less CPU than our own scan, and line numbers at no extra cost.
+"""Search with rg where it is installed: a third less CPU than our own scan, and line numbers at no extra cost.
 
-It only says where a text stands. Whether it stands there in its own right, and the line around it, is read here from
-the file that was meant; so the answer is the same with rg and without (tests/logs/test_ripgrep.py). Anything out of the
-ordinary (no rg, another version's complaint, a file that moved, a line it has no memory for) and our own scan does it.
+rg only says where a text occurs. Whether it is a match of its own (SearchTerm) and the line around it are read here
+from the intended file, so the answer is the same with and without rg (tests/logs/test_ripgrep.py). In any unusual case
+(no rg, an error of another version, a file that moved, a line too long for its memory) our own scan takes over.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 LEAST, MOST = (
     1 << 28,
     1 << 32,
-)  # bytes of all parts together: below it is not worth a process; above, nobody sees progress
+)  # bytes of all parts together: below, not worth a process; above, no progress would be shown
 _FILES = 500  # paths on one command line
-_MATCHES = 100_000  # places beyond which our own scan, which stops at its limit, is the better one
-_MEMORY = 1 << 28  # bytes: rg holds a whole line, and a line may be as long as the file
+_MATCHES = 100_000  # matches above which our own scan is better, because it stops at its limit
+_MEMORY = 1 << 28  # bytes of memory for rg: it holds a whole line, which may be as long as the file
 _STEP = 1 << 16
 _FLAGS = (
     "--no-config", "--fixed-strings", "--text", "--encoding=none", "--no-mmap", "--no-heading", "--with-filename",
@@ -37,14 +37,14 @@ _FLAGS = (
 
 
 class Wanted(NamedTuple):
-    """A whole plain part, and what is searched for in it."""
+    """A whole plain part and the terms to search for in it."""
 
     part: LogPart
     terms: Sequence[SearchTerm]
 
 
 def able(parts: Sequence[LogPart]) -> bool:
-    """Whether rg is there, and the parts are such that it pays."""
+    """Whether rg is installed and worth using for these parts."""
     total = sum(part.size for part in parts)
     named = all(part.plain and part.spool is None for part in parts)
     return named and LEAST <= total <= MOST and len(parts) <= _FILES and program() is not None
@@ -56,7 +56,7 @@ def program() -> str | None:
 
 
 def hits(wanted: Sequence[Wanted]) -> dict[LogPart, tuple[LineHit, ...]] | None:
-    """The lines of each part, numbered, in file order; None when rg could not tell."""
+    """The numbered lines of each part, in file order; None if rg failed."""
     places = _places(wanted)
     if places is None:
         return None
@@ -70,7 +70,7 @@ def hits(wanted: Sequence[Wanted]) -> dict[LogPart, tuple[LineHit, ...]] | None:
 
 
 def _places(wanted: Sequence[Wanted]) -> dict[bytes, list[tuple[int, int]]] | None:
-    """(line, offset) of every occurrence, by path. None when rg failed, or there are too many."""
+    """(line, offset) of every occurrence, by path. None if rg failed or found too many."""
     texts = dict.fromkeys(term.text for each in wanted for term in each.terms)
     patterns = [word for text in texts for word in ("-e", os.fsdecode(text))]
     command = [program() or "rg", *_FLAGS, *patterns, "--", *(each.part.path for each in wanted)]
@@ -88,7 +88,7 @@ def _places(wanted: Sequence[Wanted]) -> dict[bytes, list[tuple[int, int]]] | No
 
 
 def _collected(stream: IO[bytes]) -> dict[bytes, list[tuple[int, int]]] | None:
-    r"""From records `path\0line:offset:text`; the text is ours and has no newline. None: too many, or nonsense."""
+    r"""From records `path\0line:offset:text`; the text is a search term, with no newline. None: too many, or bad."""
     found: dict[bytes, list[tuple[int, int]]] = {}
     for count, record in enumerate(stream):
         path, _, rest = record.partition(b"\0")
@@ -105,11 +105,11 @@ def _bound(pid: int) -> None:
 
         resource.prlimit(pid, resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
     except (ImportError, AttributeError, OSError, ValueError):
-        return  # not Linux, or it has ended already
+        return  # not Linux, or the process has already ended
 
 
 def _lines(wanted: Wanted, places: Sequence[tuple[int, int]]) -> tuple[LineHit, ...] | None:
-    """The lines around the places, read from the very file that was examined; None when it is not there any more."""
+    """The lines around the places, read from the file that was examined; None if it is no longer there."""
     part = wanted.part
     try:
         handle = os.open(part.path, os.O_RDONLY)
@@ -120,7 +120,7 @@ def _lines(wanted: Wanted, places: Sequence[tuple[int, int]]) -> tuple[LineHit, 
         if (state.st_dev, state.st_ino) != (part.device, part.inode) or state.st_size < part.size:
             return None
         found: list[LineHit] = []
-        behind = 0  # where the last line ends
+        behind = 0  # where the previous line ends
         for line, offset in places:
             if offset < behind or offset >= part.size or not _stands(handle, offset, wanted):
                 continue
@@ -134,7 +134,7 @@ def _lines(wanted: Wanted, places: Sequence[tuple[int, int]]) -> tuple[LineHit, 
 
 
 def _stands(handle: int, offset: int, wanted: Wanted) -> bool:
-    """Whether one of the part's own terms stands at the offset in its own right."""
+    """Whether one of the part's own terms matches at the offset."""
     first = max(0, offset - 8)
     longest = max(len(term.text) for term in wanted.terms)
     window = os.pread(handle, min(offset - first + longest + 1, wanted.part.size - first), first)

@@ -1,8 +1,8 @@
-"""The index of rooms: in which blocks of a part a number of 15 to 20 digits stands. Built once, then only appended to.
+"""The index of rooms: which blocks of a part contain a number of 15 to 20 digits. Built once, then only appended to.
 
-A room is looked up by searching its eight bytes in the table, which is about a hundredth of the log and is read at
-memory speed; the blocks it names are then scanned as ever, so the table can make a search quick but not wrong. Rooms of
-fewer digits (one in ninety below 2^53, none to speak of below 2^63) are not in it, and are scanned for.
+A room is looked up by searching for its eight bytes in the table, which is about 1% of the log and is read at memory
+speed; the blocks found are then scanned as usual, so the table can make a search fast but not wrong. Rooms of fewer
+digits (one in ninety of those drawn below 2^53, hardly any of those below 2^63) are not in it and are scanned for.
 
     header    <8sQQQqQ16sQI    magic, device, inode, size, modified (ns), covered, digest, bytes in use, CRC of these
     segments  <QQII            offset of a block in the decompressed part, its size, lines that end in it, numbers in it
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 MAGIC = b"PDROOMS1"
 SHORTEST, _LONGEST = 15, 20  # digits
 _HEADER = struct.Struct("<8sQQQqQ16sQI")
-_START = 96  # where segments begin: everything is a multiple of eight bytes
+_START = 96  # where segments begin: everything is aligned to eight bytes
 _SEGMENT = struct.Struct("<QQII")
 _RUN = b"0" * SHORTEST
 _DIGITS = bytes(48 if 48 <= byte < 58 else 32 for byte in range(256))
 
 
 class IndexedPlaces(NamedTuple):
-    """Where the room can be among the first `covered` bytes on disk. lines: (offset, line number) on the way there."""
+    """Where the room can be in the first `covered` bytes on disk. lines: (offset, line number) of those places."""
 
     spans: tuple[ByteSpan, ...]
     lines: tuple[tuple[int, int], ...]
@@ -55,14 +55,14 @@ class _Header(NamedTuple):
 
 
 class RoomIndex:
-    """The tables of all parts. Without `enabled` there are none."""
+    """The tables of all parts; none if not `enabled`."""
 
     def __init__(self, environ: Mapping[str, str], enabled: bool) -> None:
         self._environ = environ
         self._enabled = enabled
 
     def where(self, part: LogPart, room: int) -> IndexedPlaces | None:
-        """None: there is no valid table for the part, or it does not hold rooms as short as this."""
+        """Where the room can be; None if the part has no valid table, or tables do not hold rooms this short."""
         if not self._enabled or room < 10 ** (SHORTEST - 1):
             return None
         try:
@@ -75,7 +75,7 @@ class RoomIndex:
             return None
 
     def build(self, part: LogPart, progress: Callable[[int], None] | None = None) -> bool:
-        """Bring the part's table up to date. False: it cannot be kept, another command is at it, the part changed."""
+        """Update the part's table. False: it cannot be stored, another command is building it, or the part changed."""
         if not self._enabled or part.spool is not None:
             return False
         file = self._file(part)
@@ -88,7 +88,7 @@ class RoomIndex:
 
 
 def long_numbers(data: bytearray, start: int, end: int) -> set[int]:
-    """All runs of 15 to 20 digits, as far as they fit 64 bits."""
+    """All numbers of 15 to 20 digits that fit into 64 bits."""
     flat = data[start:end].translate(_DIGITS)
     runs: set[bytes] = set()
     at = flat.find(_RUN)
@@ -122,18 +122,18 @@ def _look(table: FileIO, header: _Header, part: LogPart, room: int) -> IndexedPl
     for at, offset, size, newlines, numbers in _segments(table, header.used) if places else ():
         first = bisect_left(places, at)
         if first < len(places) and places[first] < at + _SEGMENT.size + numbers * 8:
-            if spans and spans[-1].start == offset:  # pieces of one line
+            if spans and spans[-1].start == offset:  # pieces of one long line
                 spans.pop()
             spans.append(ByteSpan(part, offset, offset + size))
             lines.append((offset, line))
         line += newlines
-    if spans and not part.plain:  # there is no way into the middle
+    if spans and not part.plain:  # compressed: no seeking into the middle
         spans = [ByteSpan(part, 0, spans[-1].end)]
     return IndexedPlaces(tuple(spans), tuple(lines), header.of.covered)
 
 
 def _places(table: FileIO, used: int, key: bytes) -> Iterator[int]:
-    """Where the key stands; now and then in the head of a segment, which costs one block read in vain."""
+    """Where the key occurs; sometimes in the head of a segment, which costs reading one block in vain."""
     buffer = Buffer(SIZE)
     table.seek(_START)
     base = _START
@@ -145,13 +145,13 @@ def _places(table: FileIO, used: int, key: bytes) -> Iterator[int]:
                 yield base + at
             at = buffer.find(key, at + 1, end)
         base += got
-        if got % 8:  # a short read: begin again where a number does
+        if got % 8:  # a short read: continue at a number's beginning
             base -= got % 8
             table.seek(base)
 
 
 def _segments(table: FileIO, used: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """Place in the table, then offset, size, newlines, numbers."""
+    """Position in the table, then offset, size, lines, count of numbers."""
     with mmap.mmap(table.fileno(), used, access=mmap.ACCESS_READ) as whole:
         at = _START
         while at + _SEGMENT.size <= used:
@@ -162,7 +162,7 @@ def _segments(table: FileIO, used: int) -> Iterator[tuple[int, int, int, int, in
 
 @contextlib.contextmanager
 def _locked(file: Path) -> Iterator[bool]:
-    """Whether this process alone may write now."""
+    """Yield whether this process holds the exclusive lock for writing."""
     import fcntl
 
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -187,7 +187,7 @@ def _update(file: Path, part: LogPart, progress: Callable[[int], None] | None) -
     if old is not None and old.of.covered == covered:
         return True
     if old is not None and part.plain:
-        with file.open("r+b") as table:  # readers use no more than their header says
+        with file.open("r+b") as table:  # readers use only what their header covers
             return _append(table, old, part, before, progress)
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     try:
@@ -214,7 +214,7 @@ def _valid(file: Path, part: LogPart) -> _Header | None:
 def _append(
     table: BinaryIO, old: _Header, part: LogPart, before: Fingerprint, progress: Callable[[int], None] | None
 ) -> bool:
-    """Segments for what `old` does not cover; the header that makes them count is written last."""
+    """Write segments for what `old` does not cover, then the header that validates them. False if the part changed."""
     notes: list[str] = []
     start = old.of.covered if part.plain else 0
     table.seek(old.used)
@@ -229,7 +229,7 @@ def _append(
         stream.close()
     used = table.tell()
     table.flush()
-    os.fsync(table.fileno())  # the header must not reach the disk before what it vouches for
+    os.fsync(table.fileno())  # the header must not reach the disk before the data it covers
     after = log_cache.take_fingerprint(part, before.covered)
     if notes or after is None or after.digest != before.digest:
         return False
@@ -239,7 +239,7 @@ def _append(
 
 
 def _indexed(buffer: Buffer, stream: Stream, start: int) -> Iterator[tuple[bytes, int]]:
-    """A segment for every block, and the bytes it stands for; one for each piece of an endless line, from its start."""
+    """A segment for every block and the bytes it adds; each piece of a long line is covered from the line's start."""
     behind = start
     for block in blocks(stream, buffer, start):
         numbers = long_numbers(buffer.data, block.start, block.end)
@@ -253,7 +253,7 @@ def _indexed(buffer: Buffer, stream: Stream, start: int) -> Iterator[tuple[bytes
 def build_all(
     parts: Sequence[LogPart], environ: Mapping[str, str], progress: Callable[[int, int], None] | None = None
 ) -> tuple[LogPart, ...]:
-    """Brings the table of every part up to date; returns the parts that have one now."""
+    """Update the table of every part; return the parts that have one now."""
     kept = [part for part in parts if part.spool is None]
     total = sum(part.size for part in kept)
     workers = min(scan.thread_count(total), len(kept))

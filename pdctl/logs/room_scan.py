@@ -1,7 +1,7 @@
-"""One pass over a part that finds every room in it: which rows name it, and when first and last.
+"""One pass over a part that finds every room in it: which rows name it, and when it appears first and last.
 
-Most lines about rooms are of a few kinds. What stands right before and behind the number tells the kind, as far as the
-dialect's own examples show that it does; only lines that it does not tell are read in full.
+Most lines about rooms are of a few kinds. The bytes right before and after the number identify the kind, as far as the
+dialect's own examples show that they do; only other lines are read in full.
 """
 
 from __future__ import annotations
@@ -31,21 +31,22 @@ RECORD = struct.Struct("<QddQI")  # room, first (inf: untimed), last (-inf: unti
 BUCKETS = 64
 _ROOM = rb"room[=\": '\[(]{1,4}"
 _NUMBER = rb"(\d+)"
-_BEFORE, _BEHIND = 7, 8  # bytes around a number that tell the kind of line
-_HELD = 20_000  # rooms, and times, held in memory
-_FLUSHED = 1 << 16  # bytes of a bucket
+_BEFORE, _BEHIND = 7, 8  # bytes around a number that identify the kind of line
+_HELD = 20_000  # rooms, and cached times, held in memory
+_FLUSHED = 1 << 16  # bytes of a bucket above which it is written out
 KINDS = 63  # the last bit of a record
-_STAMPED = 21  # bytes in which sglang's stamp of whole seconds lies
+_STAMPED = 21  # bytes of sglang's stamp of whole seconds
 _WHOLE_SECONDS = re.compile(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d):(\d\d)[\] ]")
 UNTIMED = float("-inf")
 _NEVER = float("inf")
 
 
 class RoomScanTask(NamedTuple):
-    """One part, and all that is known of it. Can be sent to another process.
+    """One part and all that is known about it. Can be sent to another process.
 
-    bounds: bytes to be read. rows: those its speaker writes; role: "" when not known. anchors: what announces a room in
-    it beside the word `room`. undated: see Clock. since, until: lines outside do not count. spill: path of a new file.
+    bounds: bytes to read. rows: those its speaker writes; role: "" if unknown. anchors: words other than `room` that
+    precede a room in it. undated: see Clock. since, until: epoch seconds; lines outside do not count. spill: path of a
+    new file.
     """
 
     part: LogPart
@@ -71,7 +72,7 @@ class RoomScanResult(NamedTuple):
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Without the garbage collector: it would look at many thousands of records over and over, none in a cycle."""
+    """Turn the garbage collector off: it would scan many thousands of records again and again, none in a cycle."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -102,7 +103,7 @@ class _RoomScan:
         self._clock = Clock(task.zone, lambda: task.undated)
         self._limited = task.since > float("-inf") or task.until < float("inf")
         self._times: dict[bytes, float] = {}
-        self._minutes: dict[bytes, float] = {}  # when each began
+        self._minutes: dict[bytes, float] = {}  # epoch seconds at which each began
         self._rooms: dict[bytes, list[Any]] = {}  # first, last, lines, kinds
         self._spill = spill
         self._buckets = [bytearray() for _ in range(BUCKETS)]
@@ -110,7 +111,7 @@ class _RoomScan:
         self._notes: list[str] = []
 
     def run(self) -> Iterator[int]:
-        """Bytes read, step by step."""
+        """Scan; yield the bytes read in each step."""
         start, end = self._task.bounds
         buffer = Buffer(SIZE)
         stream = open_part(self._task.part, start, self._notes.append, end)
@@ -132,11 +133,11 @@ class _RoomScan:
         return RoomScanResult(tuple(self._bits), tuple(self._segments), tuple(self._notes))
 
     def _mentions(self, pattern: re.Pattern[bytes], text: bytes) -> None:
-        """The hot loop, under a microsecond for each number behind its announcement: nothing is called in it."""
+        """The hot loop, under a microsecond per announced number: on its fast path it calls no Python function."""
         memo, seen, rfind, times = self._memo.get, self._rooms.get, text.rfind, self._times.get
         rooms, limited = self._rooms, self._limited
         stamp, t = b"", 0.0
-        done = -1  # the line that was read in full last
+        done = -1  # the last line that was read in full
         for match in pattern.finditer(text):
             first, last = match.span(1)
             kind = memo(text[first - _BEFORE : first] + text[last : last + _BEHIND])
@@ -175,7 +176,7 @@ class _RoomScan:
         record[3] |= kind
 
     def _read(self, text: bytes, line: int, key: bytes) -> None:
-        """One line in full; its kind is remembered by `key` where no other kind of line has the same."""
+        """Read one line in full; its kind is cached under `key` if no other kind of line has the same key."""
         behind = text.find(b"\n", line)
         whole = text[line : behind if behind >= 0 else len(text)]
         said = self._speech.match(whole)
@@ -191,7 +192,7 @@ class _RoomScan:
             self._memo[key] = kind
 
     def _time(self, text: bytes, line: int, head: bytes) -> float:
-        """Remembered only where the stamp lies in `head` as a whole; of each minute one stamp is read in full."""
+        """The line's time, cached only if `head` is a complete stamp; one stamp of each minute is parsed in full."""
         whole = _WHOLE_SECONDS.fullmatch(head)
         minute = self._minutes.get(whole[1]) if whole is not None else None
         if whole is None or minute is None:
@@ -209,9 +210,9 @@ class _RoomScan:
         return t
 
     def _contexts(self) -> dict[bytes, set[str]]:
-        """Row ids by what stands around the room in their examples; several where only the rest of a line tells."""
+        """Row ids by the bytes around the room in their examples; several if only the rest of a line tells."""
         found: dict[bytes, set[str]] = {}
-        alike: dict[bytes, set[str]] = {}  # by the words they share: a request that finished, or was cut short
+        alike: dict[bytes, set[str]] = {}  # by shared literal: a request that finished, or was cut short
         written = [row for row in self._task.rows if not self._task.role or row.role in ("", self._task.role)]
         for row in written:
             alike.setdefault(row.literal, set()).add(row.id)

@@ -1,4 +1,4 @@
-"""Whole lines that hold a room's number, a request id or another text, found by bytes alone."""
+"""Find whole lines that contain a room's number, a request id or another text, by searching bytes."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
     from pdctl.logs.part import LogPart, Note
     from pdctl.logs.source import Log
 
-LONGEST_TERM = 512  # bytes; blocks.OVERLAP leaves room for it and its neighbours
+LONGEST_TERM = 512  # bytes; fits into blocks.OVERLAP with its neighbours
 _DIGITS = b"0123456789"
 _WORD = _DIGITS + b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
-_LONG = 9  # digits from which a number is unlikely to mean anything but a room
-# `room=7`, `"bootstrap_room": 7`, `room 7`: what a short room must follow, beside what the dialect's rows say.
+_LONG = 9  # digits from which a number is unlikely to be anything but a room
+# `room=7`, `"bootstrap_room": 7`, `room 7`: what must precede a short room, besides the words in the dialect's rows.
 _ANCHORS = (b"room=", b"room ", b"room: ", b'room":', b'room": ', b"room='")
-_LETTERS = 3  # fewer announce anything
+_LETTERS = 3  # fewer letters would occur before anything
 _ROOM_GROUP = re.compile(r"(?<!\?)((?:[A-Za-z_ :=\"']|\\[ .(=:])+)\(\?P<room>")
 SPAN = 1 << 24  # bytes of a plain part that one thread reads at a time
-_SEEK = 1 << 20  # bytes in which a line must end for a part to be split there
-PARALLEL = 1 << 29  # bytes below which starting more processes costs more than it brings
-_ALONE = 1 << 23  # bytes below which threads cost more than they bring
+_SEEK = 1 << 20  # bytes within which a line must end for a part to be split there
+PARALLEL = 1 << 29  # bytes below which starting more processes costs more than it saves
+_ALONE = 1 << 23  # bytes below which threads cost more than they save
 _WORKERS = 8
-_AHEAD = 3  # spans a thread may be ahead of the one whose hits are wanted next
+_AHEAD = 3  # spans per thread that may be read ahead of the one needed next
 ENDLESS = 1 << 62
 
 
 class SearchTerm(NamedTuple):
-    """`text` with none of `apart` before or after it; before it, `prefix` is welcome all the same ("0x")."""
+    """`text` without any byte of `apart` before or after it; `prefix` ("0x") is allowed before it all the same."""
 
     text: bytes
     apart: bytes = b""
     prefix: bytes = b""
 
     def stands(self, data: bytearray | bytes, at: int, start: int, end: int) -> bool:
-        """Whether the occurrence at `at` is one in its own right; start and end bound what may be looked at."""
+        """Whether the occurrence at `at` is a match by its neighbours; start and end bound the bytes to examine."""
         behind = at + len(self.text)
         if behind < end and data[behind] in self.apart:
             return False
@@ -57,7 +57,7 @@ class SearchTerm(NamedTuple):
         return bool(self.prefix) and before >= start and data[before:at] == self.prefix
 
     def among(self, text: bytes) -> bool:
-        """Whether `text`, one line, holds it."""
+        """Whether `text`, one line, contains a match."""
         at = text.find(self.text)
         while at >= 0:
             if self.stands(text, at, 0, len(text)):
@@ -67,23 +67,23 @@ class SearchTerm(NamedTuple):
 
 
 def literal_term(text: bytes) -> SearchTerm:
-    """A number stands apart from digits; anything else is found wherever it stands."""
+    """A term for a number must not touch other digits; any other text matches anywhere."""
     return SearchTerm(text, _DIGITS if text.isdigit() else b"")
 
 
 def room_terms(number: int, rows: Iterable[Row] = ()) -> tuple[SearchTerm, ...]:
-    """Decimal. A short number is a room only behind words that announce one: `rows` say which, beside the usual."""
+    """Terms for the decimal room. A short number counts only after words that announce a room (`rows`, _ANCHORS)."""
     text = b"%d" % number
     if len(text) >= _LONG:
         return (SearchTerm(text, _DIGITS),)
     anchors = dict.fromkeys((*_ANCHORS, *filter(None, (words_before_room(row.pattern) for row in rows))))
     shortest = [each for each in anchors if not any(each != other and each.endswith(other) for other in anchors)]
-    # The left neighbour belongs to the anchor: nothing before it matters.
+    # The left neighbour is part of the anchor, so nothing before it matters.
     return tuple(SearchTerm(anchor + text, _DIGITS) for anchor in shortest)
 
 
 def hex_room_terms(number: int) -> tuple[SearchTerm, ...]:
-    """As OTLP spans have it: `0x1dcf…`; without the 0x where it can be told from a decimal number."""
+    """Terms for the room in hex, as in OTLP spans: `0x1dcf…`; the 0x is optional if it cannot be a decimal number."""
     digits = b"%x" % number
     if len(digits) >= _LONG and not digits.isdigit():
         return (SearchTerm(digits, _WORD, b"0x"),)
@@ -91,7 +91,7 @@ def hex_room_terms(number: int) -> tuple[SearchTerm, ...]:
 
 
 def is_searchable(rid: str) -> bool:
-    """Whether `request` takes it: a mangled line may give a request an id of thousands of characters."""
+    """Whether `request_terms` accepts it: a mangled line may give a request an id of thousands of characters."""
     text = rid.encode()
     return 0 < len(text) <= LONGEST_TERM and b"\n" not in text
 
@@ -105,14 +105,14 @@ def request_terms(rids: Iterable[str]) -> tuple[SearchTerm, ...]:
 
 @lru_cache(maxsize=4096)
 def words_before_room(pattern: str) -> bytes:
-    """The words in front of a row's room: `Request ` of `Request (?P<room>\\d+) waiting_timeout`; empty without any."""
+    """The words before a row's room: `Request ` in `Request (?P<room>\\d+) waiting_timeout`; empty if none."""
     found = _ROOM_GROUP.search(pattern) if "(?P<room>" in pattern else None
     text = found[1].replace("\\", "").encode()[-16:] if found else b""
     return text if sum(map(str.isalpha, text.decode())) >= _LETTERS else b""
 
 
 class RawLine(NamedTuple):
-    """A line as it stands in the file, without its newline, cut to 64 KiB; place.offset is right all the same."""
+    """A line as in the file, without its newline, cut to 64 KiB; place.offset is right all the same."""
 
     place: Place
     line: bytes
@@ -120,7 +120,7 @@ class RawLine(NamedTuple):
 
 
 class LineHit(NamedTuple):
-    """`offset` of the line's first byte; `line`: its number, 0 where it was not counted (plain parts: see Lines)."""
+    """offset: of the line's first byte; line: its number, 0 if it was not counted (plain parts: see LineNumbers)."""
 
     offset: int
     text: bytes
@@ -136,14 +136,14 @@ class ByteSpan(NamedTuple):
 
 
 class ScanJob(NamedTuple):
-    """A span, and what is searched for in it."""
+    """A span and the terms to search for in it."""
 
     span: ByteSpan
     terms: Sequence[SearchTerm]
 
 
 class ScanResult(NamedTuple):
-    """What one span held. notes: why it ended early, when it did."""
+    """The hits of one span. notes: why it ended early, if it did."""
 
     span: ByteSpan
     hits: tuple[LineHit, ...]
@@ -151,7 +151,7 @@ class ScanResult(NamedTuple):
 
 
 def find(log: Log, terms: Sequence[bytes]) -> Iterator[RawLine]:
-    """Lines of `log` that hold any of `terms`, in file order; digits only where no other digit stands beside them."""
+    """Lines of `log` that contain any of `terms`, in file order; numbers only where no other digit touches them."""
     wanted = tuple(literal_term(text) for text in terms)
     buffer = Buffer(SIZE)
     for part in log.parts:
@@ -161,7 +161,7 @@ def find(log: Log, terms: Sequence[bytes]) -> Iterator[RawLine]:
 
 
 def search(span: ByteSpan, terms: Sequence[SearchTerm], buffer: Buffer, note: Note | None = None) -> Iterator[LineHit]:
-    """Hits in order. Lines are counted on the way only where the part would have to be decompressed again for it."""
+    """Hits in order. Lines are counted on the way only for compressed parts, which would otherwise be read again."""
     stream = open_part(span.part, span.start, note, span.end)
     counting = not span.part.plain
     line, long_line = 1, -1
@@ -188,7 +188,7 @@ def search(span: ByteSpan, terms: Sequence[SearchTerm], buffer: Buffer, note: No
 
 
 def _lines(buffer: Buffer, block: Block, terms: Sequence[SearchTerm]) -> list[tuple[int, int]]:
-    """Begin and end in the buffer of every line that holds a term, in order."""
+    """Begin and end in the buffer of every line that contains a term, in order."""
     found: dict[int, int] = {}
     data, start, end = buffer.data, block.start, block.end
     for each in terms:
@@ -204,7 +204,7 @@ def _lines(buffer: Buffer, block: Block, terms: Sequence[SearchTerm]) -> list[tu
 
 
 def _in_piece(buffer: Buffer, block: Block, terms: Sequence[SearchTerm]) -> bool:
-    """Whether a piece of an endless line holds a term with both neighbours; one at an edge is in two pieces."""
+    """Whether a piece of a long line contains a term with both neighbours; a term at an edge is in two pieces."""
     long_line = block.long_line
     opens = long_line is not None and long_line.offset == block.offset
     closes = buffer.data[block.end - 1] == 10 or block.end < len(buffer.data)
@@ -243,7 +243,7 @@ def scan(work: Iterable[ScanJob], threads: int = 1) -> Iterator[ScanResult]:
 
 def _searched(job: ScanJob, buffers: list[Buffer]) -> ScanResult:
     notes: list[str] = []
-    buffer = buffers.pop()  # as many as there are threads
+    buffer = buffers.pop()  # there are as many as threads
     try:
         return ScanResult(job.span, tuple(search(job.span, job.terms, buffer, notes.append)), tuple(notes))
     finally:
@@ -251,7 +251,7 @@ def _searched(job: ScanJob, buffers: list[Buffer]) -> ScanResult:
 
 
 def thread_count(size: int) -> int:
-    """How many are worth starting for so many bytes."""
+    """The number of threads worth starting for `size` bytes."""
     if size < _ALONE:
         return 1
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -259,7 +259,10 @@ def thread_count(size: int) -> int:
 
 
 def spans(part: LogPart, start: int = 0, end: int | None = None) -> Iterator[ByteSpan]:
-    """[start, end) of a plain part, which begins with a line, in pieces that do; a compressed part as one."""
+    """Split [start, end) of a plain part, where `start` begins a line, into spans that begin with lines.
+
+    A compressed part is one span.
+    """
     end = part.size if end is None else end
     while part.plain and end - start > SPAN + _SEEK:
         cut = _line_after(part, start + SPAN)
@@ -274,7 +277,7 @@ def spans(part: LogPart, start: int = 0, end: int | None = None) -> Iterator[Byt
 
 
 def _line_after(part: LogPart, offset: int) -> int:
-    """Where the first line behind `offset` begins; 0 when none does soon."""
+    """Where the first line after `offset` begins; 0 if none does within 1 MiB."""
     window = memoryview(bytearray(1 << 12))
     stream = open_part(part, offset)
     try:

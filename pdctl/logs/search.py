@@ -1,4 +1,4 @@
-"""One query put to all parts: what is remembered is taken, the rest is scanned, and the answer is remembered."""
+"""Put one query to all parts: use cached answers, scan the rest, and cache the answer."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
     Key = tuple[int, int]
 
-MOST_LINES = 100_000  # lines one query is answered with: a room has a few dozen
-_GROWN = 1 << 22  # bytes a part may have grown by before its answer is remembered anew
+MOST_LINES = 100_000  # lines per part in an answer: a room has a few dozen
+_GROWN = 1 << 22  # bytes by which a part may grow before its answer is cached again
 
 
 @dataclass(slots=True)
 class SearchStats:
     """What reading has cost so far. scanned: bytes on disk.
 
-    remembered: parts answered from what was asked before; looked_up: parts where the index of rooms said where to look.
+    remembered: parts answered from the cache; looked_up: parts for which the index of rooms gave the places.
     """
 
     scanned: int = 0
@@ -40,11 +40,11 @@ class SearchStats:
 
 
 class LogQuery(NamedTuple):
-    """`name` stands for it among remembered answers. spellings: ways to search for it, the widest last.
+    """name: identifies it among cached answers. spellings: ways to search for it, the widest last.
 
-    choose: the spelling for one part, asked only when its answer is not remembered. room: when the index of rooms can
-    help; it knows decimal numbers only. bounds: the bytes of a part that are looked at, None for all that count; such
-    an answer is not remembered.
+    choose: returns the spelling for one part; called only if its answer is not cached. room: set if the index of rooms
+    can help; it knows decimal numbers only. bounds: the bytes of a part to search, None for all that count; an answer
+    with bounds is not cached.
     """
 
     name: str
@@ -55,9 +55,9 @@ class LogQuery(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """known: hits that need no scan. jobs: what does; whole: all of a plain part.
+    """known: hits that need no scan. jobs: what has to be scanned; whole: the jobs cover all of a plain part.
 
-    before: the part as it was when the scan began, None when the answer is not to be remembered.
+    before: the part as it was when the scan began, None if the answer is not to be cached.
     """
 
     part: LogPart
@@ -69,7 +69,7 @@ class _Plan(NamedTuple):
 
 
 class LogSearch:
-    """`bounds`: the bytes of a part that count (`--since`, `--until`); answers are remembered when None."""
+    """bounds: the bytes of a part that count (`--since`, `--until`); answers are cached only if it is None."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class LogSearch:
         self._progress = progress
 
     def ask(self, query: LogQuery, parts: Iterable[LogPart]) -> Iterator[tuple[LogPart, LineHit]]:
-        """The lines it is answered with, part by part, in file order, numbered."""
+        """The matching lines, part by part, in file order, numbered."""
         began = time.perf_counter()
         wanted = tuple(parts)
         remembered = self._recall(query, wanted) if query.bounds is None else {}
@@ -126,7 +126,7 @@ class LogSearch:
         return _Plan(part, terms, (), tuple(ScanJob(span, terms) for span in spans), before, whole)
 
     def _from(self, answer: CachedAnswer, part: LogPart, terms: Sequence[SearchTerm], end: int) -> _Plan:
-        """What was remembered, and what the part has grown by since."""
+        """The plan for a cached answer: only what the part has grown by since is scanned."""
         self.tally.remembered += 1
         rest = scan.spans(part, answer.of.covered, end) if part.plain else ()
         grown = part.plain and end - answer.of.covered > _GROWN
@@ -134,13 +134,13 @@ class LogSearch:
         return _Plan(part, terms, answer.hits, tuple(ScanJob(span, terms) for span in rest), before)
 
     def _looked_up(self, query: LogQuery, part: LogPart, terms: Sequence[SearchTerm]) -> IndexedPlaces | None:
-        """The index knows decimal rooms only: a part that may write them in hex is scanned."""
+        """Places from the index. It knows decimal rooms only, so None for a part that may write them in hex."""
         if query.room is None or terms != query.spellings[0]:
             return None
         return self._tables.where(part, query.room)
 
     def _scan(self, plans: Sequence[_Plan], found: dict[Key, list[LineHit]]) -> set[Key]:
-        """Adds hits to `found`; the parts of which not everything could be read."""
+        """Add hits to `found`; return the parts that were not read completely."""
         done = self._seen_by_rg(plans, found)
         jobs = [job for plan in plans for job in plan.jobs if not done or not plan.whole]
         total = done + sum(_size(job) for job in jobs)
@@ -163,7 +163,7 @@ class LogSearch:
         return broken
 
     def _seen_by_rg(self, plans: Sequence[_Plan], found: dict[Key, list[LineHit]]) -> int:
-        """Bytes of the whole parts rg has looked through; 0 when it has not."""
+        """Bytes of the whole parts that rg searched; 0 if it did not."""
         whole = [plan for plan in plans if plan.whole]
         if not ripgrep.able([plan.part for plan in whole]):
             return 0
@@ -194,7 +194,7 @@ class LogSearch:
         plans: Sequence[_Plan],
         found: Mapping[Key, list[LineHit]],
     ) -> None:
-        """Only what was scanned now; bytes that changed meanwhile, or are not whole lines, are not vouched for."""
+        """Cache what was scanned now, without bytes that changed meanwhile or are not whole lines."""
         fresh: dict[Path, list[CachedAnswer]] = {}
         for plan in plans:
             if plan.before is None:

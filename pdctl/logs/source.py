@@ -1,4 +1,4 @@
-"""Which logs are meant: files, directories, globs, stdin; rotated sets become one named log; logs as they grow."""
+"""Open the logs a user names: files, directories, globs, stdin; rotated sets become one named log; watch logs grow."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 _COPY = 1 << 20  # bytes
-_HEAD = 1 << 16  # bytes of a stream in which a log has a line
+_HEAD = 1 << 16  # bytes of a stream within which a log has a line
 SPOOLED = 8 << 30  # bytes of a stream that are kept
-POLL = 0.2  # seconds between looks at files that do not grow
+POLL = 0.2  # seconds between checks whether files have grown
 _NODE = re.compile(r"(?P<instance>(?:prefill|decode)-\d+)-node[1-9]\d*\.log")  # pdctl launch
 _COMPRESSED = re.compile(r"\.(?:gz|zst|zstd)$")
 _DAY = r"20\d\d-?(?:0[1-9]|1[0-2])-?(?:0[1-9]|[12]\d|3[01])(?:[-_T.]?\d[\d._-]*)?"
@@ -46,8 +46,8 @@ _ARCHIVES = (".tar", ".cpio")
 class Log:
     """What one process wrote. Only the nodes of one `instance` share its name, node 0 first; `parts`: oldest first.
 
-    notes: what is to be said of the stream it was taken out of. mixed: that stream showed that several processes wrote
-    it, and not which of them which line.
+    notes: sentences about the stream it was taken from. mixed: several processes wrote it, and the stream does not show
+    which of them wrote which line.
     """
 
     instance: str
@@ -62,7 +62,7 @@ class Log:
 
 
 class _Found(NamedTuple):
-    """A file meant by one of the paths, and the log it belongs to."""
+    """A file that one of the paths denotes, and the log it belongs to."""
 
     part: LogPart
     directory: Path
@@ -78,11 +78,11 @@ def open_logs(
     names: Mapping[str, str] | None = None,
     stdin: BinaryIO | None = None,
 ) -> tuple[Log, ...]:
-    """The logs at `paths`, in the order given (a directory's by name). names: instance of a path, as typed here.
+    """The logs at `paths`, in the order given (a directory's by name). names: path as typed → name of its instance.
 
     A merged stream becomes one log for each of its sources (merged_stream.py, concatenated_logs.py). A directory is
     read for *.log*, *.txt, *.out, .gz, .zst, all levels deep; `-` is `stdin`, kept in an unnamed file.
-    Raises UsageError for a path that is not there, not readable, UTF-16, or means no log.
+    Raise UsageError for a path that does not exist, is not readable, is UTF-16, or contains no log.
     """
     files: list[str] = []
     for path in paths:
@@ -99,7 +99,7 @@ def open_logs(
 def growing(
     open_now: Callable[[], tuple[Log, ...]], limit: float, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[tuple[Log, ...]]:
-    """The logs as they are, then each time a file is new, longer, cut off or replaced; for `limit` seconds."""
+    """The logs as they are, then again each time a file is new, longer, truncated or replaced, for `limit` seconds."""
     deadline = clock() + limit
     seen: list[tuple[str, int, int, int]] | None = None
     while True:
@@ -115,7 +115,7 @@ def growing(
 
 
 def _split_merged(found: _Found) -> Sequence[_Found]:
-    """The sources of a merged stream, by the names its lines carry or by who speaks; the log itself where it is one."""
+    """The sources of a merged stream, split by the names its lines carry or by speaker; else the log itself."""
     why = lineless(found.part)
     if why:
         return [
@@ -126,7 +126,7 @@ def _split_merged(found: _Found) -> Sequence[_Found]:
     pieces: tuple[StreamSource, ...] = ()
     if form is not None:
         pieces = split_by_name(found.part, form, said.append)
-        if len(pieces) == 1 and not pieces[0].mixed:  # its file has a name already
+        if len(pieces) == 1 and not pieces[0].mixed:  # use the name of its file
             alone = pieces[0]._replace(name=stem(found.base))
             nameless = concatenated_logs.split_by_speaker(alone.part, said.append) if pieces[0].name == UNNAMED else ()
             pieces = nameless or (() if form.peeled else (alone,))
@@ -137,7 +137,7 @@ def _split_merged(found: _Found) -> Sequence[_Found]:
 
 
 def _of_stream(found: _Found, piece: StreamSource) -> _Found:
-    """As if its log had lain beside the stream, under its own name."""
+    """The source as a log of its own, beside the stream and under its own name."""
     node = f"{piece.name}.log"
     return found._replace(part=piece.part, base=node if _NODE.fullmatch(node) else piece.name, mixed=piece.mixed)
 
@@ -169,7 +169,7 @@ def _walk(directory: Path) -> list[str]:
 
 
 def _similar_names(wanted: Path) -> str:
-    """Names beside the one that is missing; beside the first directory on the way that is missing, if one is."""
+    """A hint with names similar to the missing one, or to the first missing directory of its path."""
     while not wanted.parent.exists():
         wanted = wanted.parent
     beside = [entry.name for entry in wanted.parent.iterdir()] if os.access(wanted.parent, os.R_OK) else []
@@ -198,7 +198,10 @@ def _open_given(path: str, stdin: BinaryIO | None) -> _Found:
 
 
 def _spooled(name: str, source: Iterator[bytes]) -> Spool:
-    """A stream can be read once, a log is read several times. Raise UsageError for one without an end or lines."""
+    """Copy a stream, because a log is read several times.
+
+    Raise UsageError if it is too long or has no lines, StorageError if it cannot be stored.
+    """
     import tempfile  # late: files need none
 
     with tempfile.TemporaryFile(prefix="pdctl-", buffering=0) as file:
@@ -219,7 +222,7 @@ def _spooled(name: str, source: Iterator[bytes]) -> Spool:
 
 
 def _sets(found: Iterable[_Found]) -> dict[Path, list[_Found]]:
-    """Generations of one log together, oldest first, by the path of the file that is written to now."""
+    """Group the generations of each log, oldest first, by the path of the file that is written to now."""
     sets: dict[Path, list[_Found]] = {}
     for each in found:
         sets.setdefault(each.directory / each.base, []).append(each)
@@ -232,7 +235,7 @@ def _named(sets: Mapping[Path, list[_Found]], names: Mapping[str, str]) -> tuple
     shared = {path: whole for path, whole in wholes.items() if whole is not None and whole in sets}
     unnamed = [path for path in sets if path not in chosen and path not in shared]
     depth = 0
-    while unnamed:  # one directory more for those whose name somebody else has too
+    while unnamed:  # add a directory to names that are not unique
         spelt = {path: _spell(path, depth) for path in unnamed}
         taken = Counter((*spelt.values(), *chosen.values()))
         clear = {path: name for path, name in spelt.items() if taken[name] == 1 or name == str(path)}
@@ -253,19 +256,19 @@ def _named(sets: Mapping[Path, list[_Found]], names: Mapping[str, str]) -> tuple
 
 
 def _log_of_node_0(path: Path) -> Path | None:
-    """The log of node 0 of the instance that `path` is another node of."""
+    """The path of node 0's log, if `path` is another node's log of the same instance; else None."""
     node = _NODE.fullmatch(path.name)
     return path.with_name(node["instance"] + ".log") if node is not None else None
 
 
 def _given_name(path: Path, parts: Sequence[_Found], names: Mapping[str, str]) -> str:
-    """The name somebody gave the log, by its own path or that of one of its generations."""
+    """The name the user gave the log by its own path or that of one of its generations; "" if none."""
     paths = (str(path), *(each.part.path for each in parts))
     return next((names[each] for each in paths if each in names), "")
 
 
 def _spell(path: Path, depth: int) -> str:
-    """`prefill0`, then with directories in front: `run2/prefill0`; at last the whole path, which nobody else has."""
+    """`prefill0`, then with directories in front: `run2/prefill0`; finally the whole path, which is unique."""
     above = [part for part in path.parent.parts if part not in ("/", "..", ".")]
     if depth > len(above):
         return str(path)
@@ -273,14 +276,14 @@ def _spell(path: Path, depth: int) -> str:
 
 
 class Generation(NamedTuple):
-    """`base`: the name of the file that is written to now. `order` sorts the generations of one base, oldest first."""
+    """base: the name of the file that is written to now. order: sorts the generations of one base, oldest first."""
 
     base: str
     order: tuple[int, str, int]
 
 
 def generation(name: str) -> Generation:
-    """Of a file name without its directory: `decode.log.2.gz` is the second last of `decode.log`."""
+    """The generation of a file name without directory: `decode.log.2.gz` is the second rotated file of `decode.log`."""
     name = _COMPRESSED.sub("", name)
     later = _LATER.fullmatch(name)
     if later is not None:
@@ -301,7 +304,7 @@ def generation(name: str) -> Generation:
 
 
 def stem(base: str) -> str:
-    """`prefill0.log` → `prefill0`: the instance when nobody names it."""
+    """`prefill0.log` → `prefill0`: the instance's name if the user gave none."""
     for ending in _ENDINGS:
         if base.endswith(ending) and len(base) > len(ending):
             return base[: -len(ending)]

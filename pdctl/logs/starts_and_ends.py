@@ -1,4 +1,4 @@
-"""How a log begins and how it ends: the lines of each start, the last lines, and whether an order ended it."""
+"""How a log begins and ends: the lines of each start, the last lines, and whether the process was told to end."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from pdctl.logs.part import LogPart
     from pdctl.logs.source import Log
 
-START_BYTES, END_BYTES = 1 << 19, 1 << 14  # bytes at most in which start lines and last lines are looked for
-ENDINGS = 1 << 20  # bytes before the end in which crashes and orders to end are looked for
+START_BYTES, END_BYTES = 1 << 19, 1 << 14  # bytes at most in which start lines and last lines are searched for
+ENDINGS = 1 << 20  # bytes before the end in which crashes and orders to end are searched for
 _MARKS = frozenset({Sign.STARTED, Sign.ORDERED_TO_END, Sign.CRASHED})
 ORDERED = frozenset({"-15", "-2"})  # exit codes of a child that was told to end
-SOON = 30.0  # seconds after an order to end within which children end of the same order
-_REPEATED = 250  # lines without one of a new kind after which a log is taken to have begun
+SOON = 30.0  # seconds after an order to end within which children end because of it
+_REPEATED = 250  # lines without a new kind of line after which the start is taken to be over
 
 
 class StartsAndEnds:
-    """`rows`: of the dialect. reader, lines: those of a log, and of a part."""
+    """rows: of the dialect. reader, lines: return the reader of a log and the line numbers of a part."""
 
     def __init__(
         self, rows: Iterable[Row], reader: Callable[[Log], EventReader], lines: Callable[[LogPart], LineNumbers]
@@ -60,7 +60,7 @@ class StartsAndEnds:
         raws = [*self._before(raws[0]), *raws] if raws else []
         reader = self._reader(log)
         instants = (reader.instant(raw.line) for raw in raws)
-        # Not that of the last line: behind it may stand what the next process of a merged stream printed at its start.
+        # Not the last line's stamp: it may be one that the next process of a merged stream printed at its start.
         last = max((instant.t for instant in instants if instant is not None), default=None)
         return log_end((event for raw in raws for event in reader.known(raw)), last)
 
@@ -71,7 +71,7 @@ class StartsAndEnds:
         return any(event.proves(Sign.STARTED) for event in self._reader(log).known(raw))
 
     def _until_traffic(self, log: Log, raws: Iterable[RawLine]) -> Iterator[Event]:
-        """Known lines for as long as new kinds of them keep coming: traffic repeats itself."""
+        """Known lines as long as new kinds of them keep coming, because traffic repeats itself."""
         reader = self._reader(log)
         kinds: set[str] = set()
         repeated = 0
@@ -86,7 +86,7 @@ class StartsAndEnds:
                 return
 
     def _before(self, tail: RawLine) -> Iterator[RawLine]:
-        """Lines that start or end a process in the MiB before the tail: health checks go on failing after a crash."""
+        """Lines in the MiB before the tail that start or end a process: failing health checks may follow a crash."""
         part, behind = tail.part, tail.place.offset
         first = window.line_start(part, max(0, part.size - ENDINGS)) if part.plain else behind
         if first < behind:
@@ -99,7 +99,7 @@ class StartsAndEnds:
 class LogEnd:
     """last: the latest stamp among its last lines. rows: the last known lines, those of the last start only.
 
-    clean: an order to end stands among them, no crash before it; crashed: a crash does. Neither: the log just stops.
+    clean: they contain an order to end, no crash before it; crashed: a crash comes first. Neither: the log just stops.
     """
 
     last: float | None
@@ -116,9 +116,9 @@ def log_end(events: Iterable[Event], last: float | None) -> LogEnd:
 
 
 def is_ordered_end(event: Event, order: Event | None) -> bool:
-    """Whether a crash line tells of a child that ended of the order to its parent, which came before.
+    """Whether a crash line reports a child that ended because of the preceding order to its parent.
 
-    `kill -- -GROUP`, systemd and Slurm send SIGTERM to every process: SGLang then says "crashed with exit code -15".
+    `kill -- -GROUP`, systemd and Slurm send SIGTERM to every process; SGLang then logs "crashed with exit code -15".
     """
     if order is None or (event.t is not None and order.t is not None and event.t > order.t + SOON):
         return False

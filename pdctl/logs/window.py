@@ -1,4 +1,4 @@
-"""Parts of a log by place or by time: its head, its tail, samples, and what was written between two moments."""
+"""Parts of a log by position or time: its head, its tail, samples, and what was written between two times."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     Numbers = Callable[[LogPart], LineNumbers]
 
 UNLIMITED = 1 << 62  # bytes
-PROBE = 1 << 14  # bytes looked at for a stamp
+PROBE = 1 << 14  # bytes examined for a stamp
 _SMALL = 1 << 17  # bytes of the buffer for a short range; more than LINE
 _FAR = 1 << 20  # bytes without any stamp after which a probe gives up
 _SLACK = 2.0  # seconds by which lines of several processes in one file may be out of order
 
 
 class PartRanges(NamedTuple):
-    """Bytes [start, end) of a part, both where a line begins. whole: False when `limit` left something out between."""
+    """Bytes [start, end) of a part, both at the beginning of a line. whole: False if `limit` left something out."""
 
     part: LogPart
     ranges: tuple[tuple[int, int], ...]
@@ -43,7 +43,7 @@ def head(log: Log, size: int, numbers: Numbers = LineNumbers) -> list[RawLine]:
 
 
 def tail(log: Log, size: int, numbers: Numbers = LineNumbers) -> list[RawLine]:
-    """The last lines of the log, about `size` bytes of them; a compressed part is read to its end for it."""
+    """The last lines of the log, about `size` bytes of them; a compressed part is read through to its end."""
     for part in reversed(log.parts):
         if part.size and part.plain:
             return list(lines(part, line_start(part, max(0, part.size - size)), part.size, numbers(part)))
@@ -105,7 +105,7 @@ def _end_of(part: LogPart, size: int, numbers: LineNumbers) -> list[RawLine]:
 
 
 def line_start(part: LogPart, offset: int) -> int:
-    """Where the first line that begins at or behind `offset` begins; the part's size when none does within 1 MiB."""
+    """Where the first line at or after `offset` begins; the part's size if none begins within 1 MiB."""
     if offset == 0:
         return 0
     stream = open_part(part, offset - 1)
@@ -125,10 +125,10 @@ def line_start(part: LogPart, offset: int) -> int:
 def between(
     part: LogPart, since: float, until: float, clock: Clock, limit: int, focus: tuple[float, float] | None = None
 ) -> PartRanges:
-    """Where lines of [since, until] stand: found by bisecting on stamps, in a compressed part by reading through it.
+    """Where lines of [since, until] (epoch seconds) are, by bisecting on stamps or reading through a compressed part.
 
-    Lines may be a little out of order, and lines without a stamp belong to the one before. When more than `limit`
-    bytes lie between, half of that is taken at either end, or at each of the two moments of `focus`.
+    Lines may be slightly out of order, and lines without a stamp belong to the one before. If more than `limit` bytes
+    lie between, half of `limit` is taken at either end, or at each of the two times of `focus`.
     """
     if limit == UNLIMITED and since == float("-inf") and until == float("inf"):
         return PartRanges(part, ((0, UNLIMITED),), True)
@@ -142,7 +142,7 @@ def between(
         edges = [(start, start + half), (end - half, end)]
     else:
         places = [max(start, finder.before(t)) for t in focus]
-        edges = [(at, min(end, at + max(half, 2 * PROBE))) for at in places]  # the moment lies within the first PROBE
+        edges = [(at, min(end, at + max(half, 2 * PROBE))) for at in places]  # the time is within the first PROBE bytes
     ranges: list[tuple[int, int]] = []
     for low, high in edges:
         low = max(finder.line_start(low), ranges[-1][1] if ranges else 0)
@@ -151,7 +151,7 @@ def between(
 
 
 class _Bisected:
-    """Places in a plain part by time."""
+    """Finds places in a plain part by time."""
 
     def __init__(self, part: LogPart, clock: Clock) -> None:
         self._part, self._clock = part, clock
@@ -167,7 +167,7 @@ class _Bisected:
 
 
 class _Passed:
-    """The same in a compressed part, to the block: there is no way into its middle, so it is read through once."""
+    """The same in a compressed part, block by block: it cannot be bisected, so it is read through once."""
 
     def __init__(self, part: LogPart, clock: Clock) -> None:
         buffer = Buffer(SIZE)
@@ -203,7 +203,7 @@ def _first_stamp(text: bytes, clock: Clock) -> float | None:
 
 
 def seek(part: LogPart, t: float, clock: Clock, after: bool = False) -> int:
-    """A line start near the first stamp of at least `t`: at most PROBE bytes before it, with `after` behind it."""
+    """A line start near the first stamp of at least `t`: at most PROBE bytes before it, or after it with `after`."""
     low, high = 0, part.size
     while high - low > PROBE:
         middle = (low + high) // 2
@@ -216,7 +216,7 @@ def seek(part: LogPart, t: float, clock: Clock, after: bool = False) -> int:
 
 
 def _stamped(part: LogPart, start: int, end: int, clock: Clock) -> tuple[int, float | None]:
-    """The first line with a stamp that begins in [start, end), and its time."""
+    """Offset and time of the first line with a stamp that begins in [start, end); (end, None) without one."""
     start = line_start(part, start)
     for raw in lines(part, start, min(end, start + _FAR), LineNumbers(part)):
         stamp = split(raw.line).stamp

@@ -1,4 +1,4 @@
-"""A streamed answer on stdout and, if asked for, which servers gave it."""
+"""A streamed answer on stdout and, if requested, the servers that gave it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEMA = "pdctl.answer/1"
 
 @dataclass(frozen=True, slots=True)
 class AnswerSource:
-    """Where the answer comes from; `run` is empty for an address pdctl did not start."""
+    """Where the answer comes from; `run` is empty for an address that pdctl did not start."""
 
     run: str
     url: str

@@ -1,4 +1,4 @@
-"""The start of a run, in place on a terminal: one row per process, one column per stage of its readiness."""
+"""The start of a run, redrawn in place on a terminal: one row per process, one column per stage of its readiness."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Screen(Console):
         )
 
     def on_broken_pipe(self) -> None:
-        raise  # rich would end the program; the run goes on unwatched
+        raise  # rich would end the program; the run goes on without display
 
 
 class TerminalView(PlainView):
-    """Until the run serves (or fails), the causal list of every process, in place; then plain lines below it."""
+    """Until the run serves (or fails), the stages of every process, redrawn in place; then plain lines below."""
 
     def __init__(self, deployment: Deployment, term: Term, attached: bool) -> None:
         super().__init__(deployment, term, attached)
@@ -49,11 +49,11 @@ class TerminalView(PlainView):
     def event(self, event: RunEvent) -> None:
         if not self._over and event.kind in DURING:
             self._events.append(event)
-            if not self._live.is_started:  # a cluster may let it wait before anything starts
+            if not self._live.is_started:  # on a cluster it may wait before anything starts
                 self._live.start(refresh=True)
             return
         if self._live.is_started:
-            if event.kind is EventKind.LIMIT:  # `pdctl status` tells it, and the board goes on
+            if event.kind is EventKind.LIMIT:  # `pdctl status` shows it, and the board goes on
                 return
             self._over = True
             self._events.append(event)
@@ -65,13 +65,13 @@ class TerminalView(PlainView):
 
     def board(self, now: float | None = None) -> Group:
         """The table of the events so far. `now`: seconds since the epoch."""
-        events, specs = self._events.copy(), self._deployment.specs  # the redrawing thread is not the one that adds
+        events, specs = self._events.copy(), self._deployment.specs  # copied: another thread adds events
         over = any(event.kind not in DURING for event in events)
         todo = self.term.symbol("–", "-") if over else self.term.symbol("…", ".")
         used = {stage for spec in specs for stage in stages(spec)}
         columns = [stage for stage in StartStage if stage in used and stage is not StartStage.STARTED]
         table = Table("", "", "port", "", box=None, header_style="dim", padding=(0, 2, 0, 0), pad_edge=False)
-        for stage in columns:  # as wide as the values to come
+        for stage in columns:  # wide enough for the values to come
             table.add_column(stage.value, min_width=10 if stage is StartStage.WORKERS else 6)
         for spec in specs:
             mine = [event for event in events if event.subject == spec.name]
@@ -91,7 +91,7 @@ class TerminalView(PlainView):
         yield Text(str(spec.port))
         yield Text(f"{span((last.at if last else now) - reached[StartStage.STARTED].at):>6}" if reached else "")
         slowest = max((event.seconds for event in reached.values()), default=0.0)
-        # A log without the line (another engine, another format) must not look as if work were left.
+        # A log without the line (another engine, another format) must not look like unfinished work.
         lacking = self.term.symbol("–", "-") if last else todo
         for stage in columns:
             took = _stage_time(reached[stage], slowest) if stage in reached else Text(lacking, "dim")

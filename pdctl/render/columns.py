@@ -1,4 +1,4 @@
-"""Plain aligned columns: no boxes; on a narrow terminal cells are folded, or a row becomes a list. Nothing is lost."""
+"""Plain aligned columns without boxes; on a narrow terminal cells are folded, or rows become lists. Nothing is cut."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def table(term: Term, header: Sequence[str], rows: Sequence[Sequence[object]]) -
 
 
 def write_table(head: Sequence[str], rows: Sequence[Sequence[str]], term: Term) -> None:
-    """Aligned on a terminal that is wide enough, a list on a narrow one, tab-separated elsewhere; nothing is cut."""
+    """Write rows aligned on a wide enough terminal, as a list on a narrow one, else tab-separated; nothing is cut."""
     if not term.tty:
         for row in (head, *rows):
             term.write("\t".join(row))
@@ -49,7 +49,7 @@ def write_table(head: Sequence[str], rows: Sequence[Sequence[str]], term: Term) 
 
 
 def _write_listed(head: Sequence[str], rows: Sequence[Sequence[str]], term: Term) -> None:
-    """Row by row, for a terminal that is too narrow for the table; what has nothing to say (`-`) is left out."""
+    """Row by row, for a terminal that is too narrow for the table; empty cells (`-`) are left out."""
     for name, *cells in rows:
         term.write(name)
         for title, cell in zip(head[1:], cells, strict=True):
@@ -86,7 +86,7 @@ def listed(term: Term, header: Sequence[str], rows: Sequence[Sequence[str]]) -> 
 
 
 def prose(term: Term, head: str, text: str, *styles: str) -> list[str]:
-    """`head` in its styles, then `text`: broken between words to a terminal's width, one line in a pipe."""
+    """`head` in its styles, then `text`: wrapped between words on a terminal, one line in a pipe."""
     lines = [head]
     for word in text.split():
         if term.tty and len(lines[-1]) + 1 + len(word) > term.width:
@@ -98,7 +98,7 @@ def prose(term: Term, head: str, text: str, *styles: str) -> list[str]:
 
 
 def spans(values: Sequence[int]) -> str:
-    """`0-7`, or `0,2,5-7`: the numbers that occur, in order, without repeats."""
+    """`0-7` or `0,2,5-7`: the numbers in order, without repeats."""
     parts: list[str] = []
     ordered = sorted(set(values))
     start = 0
@@ -111,7 +111,7 @@ def spans(values: Sequence[int]) -> str:
 
 
 def _fitted(widths: list[int], right: list[bool], limit: int) -> list[int]:
-    """The widest column of words gives way first."""
+    """Narrow the columns to fit; the widest column of words shrinks first."""
     widths = list(widths)
     while _whole(widths) > limit:
         words = [at for at, number in enumerate(right) if not number and widths[at] > NARROWEST]
@@ -126,7 +126,7 @@ def _whole(widths: list[int]) -> int:
 
 
 def _lines(cells: list[str], widths: list[int], right: list[bool]) -> list[str]:
-    """One row: as many lines as its highest cell has."""
+    """The lines of one row: as many as its tallest cell has."""
     folded = [_folded(cell, width) for cell, width in zip(cells, widths, strict=True)]
     return [
         GAP.join(

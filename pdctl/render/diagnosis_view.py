@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from pdctl.trace.room import Evidence
 
 SCHEMA = "pdctl.diagnose/1"
-ROOMS = 3  # rooms of a finding that are named in the text
-LINES = 4  # lines of evidence of each
+ROOMS = 3  # rooms of a finding named in the text
+LINES = 4  # lines of evidence per finding
 
 
 def show(found: Diagnosis, term: Term, zone: dt.tzinfo | None = None) -> None:
-    """`zone`: the clock the times are shown on; None is this machine's."""
+    """Write the diagnosis as text. zone: of the times shown; None is this machine's."""
     first = True
     for block in _blocks(escape_all(found, term), term, zone):
         if not block:
@@ -127,7 +127,7 @@ def _death(each: Death, found: Diagnosis, term: Term, places: Places, zone: dt.t
 
 
 def _spared(found: Diagnosis) -> str:
-    """Why no room is known to have broken by a death: none did, or these logs name none."""
+    """Why no room is known to have broken because of a death: none did, or these logs name none."""
     number = sum(found.tally.rooms.values())
     if number:
         return f"none of the {_count(number, 'room')} in these logs"
@@ -240,7 +240,7 @@ def to_json(found: Diagnosis, term: Term) -> str:
 
 
 def to_jsonl(found: Diagnosis, term: Term) -> str:
-    """One object for each part, told apart by `part`; the verdict comes first."""
+    """One object per part, with its kind in `part`; the verdict comes first."""
     whole = document(found)
     lines: list[dict[str, object]] = [
         {"part": "verdict", **{key: whole[key] for key in ("schema", "window", "verdict", "rooms", "notes")}}

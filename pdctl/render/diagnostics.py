@@ -1,4 +1,4 @@
-"""What is wrong with a file: topology problems as ruff shows them (text, JSON), and the notes of an import."""
+"""What is wrong with a file: topology problems in the style of ruff (text, JSON), and the notes of an import."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 SCHEMA = "pdctl.diagnostics/1"
 LIMIT = 20  # problems shown as text; JSON has them all
 CONTEXT = 2  # lines around a marked one
-WIDEST = 160  # columns of a source line; longer ones are cut around the mark
+WIDEST = 160  # columns of a source line; longer lines are cut around the mark
 COLORS = {Sort.SUSPECT: "red", Sort.LEFT_OUT: "yellow", Sort.CHANGED: "cyan", Sort.ASSUMED: "blue"}
 
 
 def of(error: TopologyError) -> tuple[Diagnostic, ...]:
-    """The problems that an error carries, typed."""
+    """The typed problems that an error carries."""
     return tuple(found for found in error.diagnostics if isinstance(found, Diagnostic))
 
 
@@ -75,7 +75,7 @@ def _problem(problem: Diagnostic, term: Term) -> list[str]:
 
 
 def _excerpt(marks: Sequence[Mark], primary: Mark, gutter: int, term: Term) -> list[str]:
-    """The marked lines of one file with their neighbours, and under each the carets."""
+    """The marked lines of one file with their neighbours, with carets under each."""
     source = marks[0][0].lines
     wanted = sorted(
         {
@@ -110,7 +110,7 @@ def _excerpt(marks: Sequence[Mark], primary: Mark, gutter: int, term: Term) -> l
 
 
 def _start(line: str, marks: Sequence[Mark]) -> int:
-    """Where to begin a line too long to show: a little before its first mark."""
+    """Index from which to show a line that is too long: a little before its first mark."""
     if len(line) <= WIDEST or not marks:
         return 0
     return max(0, min(span.column for span, _ in marks) - 40)
@@ -130,7 +130,7 @@ def _underline(mark: Mark, line: str, start: int, primary: bool, term: Term) -> 
 
 
 def _printable(text: str) -> str:
-    """Tabs as spaces; control characters as a replacement character."""
+    """`text` with tabs as spaces, and control characters as replacement characters."""
     return _replaced(text.replace("\t", "    "))
 
 
@@ -139,7 +139,7 @@ def _replaced(text: str) -> str:
 
 
 def show_notes(notes: Sequence[Note], summary: str, file: str, term: Term) -> None:
-    """One line for each note, as compilers write them: place, sort, text."""
+    """Write one line per note, as compilers do: place, sort, text."""
     for note in notes:
         place = f"{note.place}: " if note.place else ""
         term.write(f"{place}{term.style(note.sort.value, COLORS[note.sort], 'bold')}: {_replaced(note.text)}")

@@ -1,4 +1,4 @@
-"""Rows of a dialect and what a log speaks, as text and JSON."""
+"""Rows of the dialects, and what `pdctl dialect check` found in logs, as text and JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ROWS, CHECK = "pdctl.dialect-rows/1", "pdctl.dialect-check/1"
 HEAD = ("ROW", "SPEAKER", "LEVEL", "ROLE", "RELEASES", "PROVES", "CODE", "NEEDS")
-SHOWN = 12  # rows of one log on a terminal; a pipe gets all
+SHOWN = 12  # rows shown per log on a terminal; a pipe gets all
 KINDS = {"flags": ("flags", "flag", "--"), "env": ("environment", "name", "")}
 
 
@@ -86,7 +86,7 @@ def _totals(found: Sequence[CheckedLog]) -> dict[str, object]:
 
 
 class Dated(NamedTuple):
-    """A flag or a variable with the span in which it exists that holds the release asked for."""
+    """A flag or variable, with the span of releases that has it and contains the requested release."""
 
     name: str
     span: Span
@@ -103,7 +103,7 @@ def items(kind: str, version: Version, package: str = RELEASED) -> list[Dated]:
 
 
 def items_json(kind: str, release: Release, found: Sequence[Dated], package: str = RELEASED) -> str:
-    """`until` is null if the newest release read has it. `note` is there for a release that was not read."""
+    """`until` is null if the newest release that was read has it. `note` is present for a release that was not read."""
     _, word, _ = KINDS[kind]
     rows = [{word: one.name, "since": spell(one.span.since), "until": _spelt(one.span.until)} for one in found]
     document: dict[str, object] = {"schema": f"pdctl.{kind}/1", "version": release.asked}
@@ -131,7 +131,7 @@ def items_text(kind: str, release: Release, found: Sequence[Dated], term: Term, 
 
 
 def _summary(found: Sequence[CheckedLog], term: Term) -> None:
-    """A line about all logs together, before those about each."""
+    """Write one line about all logs together."""
     count = Counter(_kind(each.identity) for each in found)
     total = sum(each.survey.lines for each in found)
     known = sum(each.survey.known for each in found)
@@ -224,7 +224,7 @@ def _facts(identity: Identity) -> list[str]:
 
 
 def _tabbed(each: CheckedLog, unknown: int, term: Term) -> None:
-    """log, kind, count, text: one line per log, row and shape."""
+    """Tab-separated fields log, kind, count, text: one line per log, row and shape."""
     identity, seen = each.identity, each.survey
     words = (
         identity.speaker.value if identity.speaker else "-", identity.role or "-",

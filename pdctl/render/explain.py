@@ -1,4 +1,4 @@
-"""The catalogue as text: one entry whole, several as a list, the checks; as JSON; as the page docs/codes.md."""
+"""The catalogue as text (one full entry, a list of several, the checks), as JSON, and as the page docs/codes.md."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 CHECKS_SCHEMA = "pdctl.checks/1"
 SCHEMA = "pdctl.catalogue/1"
-WIDEST = 100  # columns of running text, on a wider terminal too
-NARROWEST = 40  # columns; a narrower terminal breaks the lines itself
+WIDEST = 100  # columns of running text at most
+NARROWEST = 40  # columns at least; a narrower terminal wraps the lines itself
 COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
 FAULTS = "PD317"
 FAMILIES = {
@@ -72,7 +72,7 @@ def _needs(entry: Entry) -> str:
 
 
 def show(entry: Entry, term: Term) -> None:
-    """One entry, whole. Placeholders stand in capitals."""
+    """Write one full entry. Placeholders are in capitals."""
     head = term.style(f"{entry.code} {entry.slug}", "bold")
     term.write(f"{head}  {term.style(entry.severity.value, COLOURS[entry.severity])}")
     for paragraph in (headline(entry), story(entry)[0]):
@@ -97,7 +97,7 @@ def show(entry: Entry, term: Term) -> None:
 
 def faults() -> list[tuple[str, str, str, str]]:
     """The table behind PD317: releases, where, report, fault."""
-    from pdctl.engines.sglang.faults import FAULTS as ROWS  # late: one code of a hundred needs it
+    from pdctl.engines.sglang.faults import FAULTS as ROWS  # late: only one code in a hundred needs it
     from pdctl.engines.versions import spell
 
     return [
@@ -112,7 +112,7 @@ def faults() -> list[tuple[str, str, str, str]]:
 
 
 def listing(entries: Sequence[Entry], term: Term) -> None:
-    """One line each."""
+    """Write one line per entry."""
     rows = [(entry.code, entry.severity.value, entry.slug, headline(entry)) for entry in entries]
     for line in table(term, ("CODE", "SEVERITY", "NAME", "MEANS"), rows):
         term.write(line)
@@ -140,7 +140,7 @@ def to_json(entries: Sequence[Entry]) -> str:
 
 
 def markdown(entries: Sequence[Entry]) -> str:
-    """The page of all codes; `anchor` is where each of them stands on it."""
+    """The page of all codes; `anchor` gives the fragment of each."""
     lines = [
         "# Codes",
         "",
@@ -173,7 +173,7 @@ def fix(entry: Entry) -> str:
 
 
 def story(entry: Entry) -> tuple[str, str]:
-    """What happens, and where to look next: the catalogue writes both in one text."""
+    """What happens, and where to look next; the catalogue has both in one text."""
     told, _, after = entry.explain.partition(" Next: ")
     return told, after
 
@@ -211,7 +211,7 @@ def _section(entry: Entry) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """Text in which Markdown finds nothing to do: code spans stay as they are."""
+    """Escape `text` for Markdown, except its code spans."""
     parts = text.split("`")
     parts[::2] = [
         part.replace("*", "\\*").replace("_", "\\_").replace("<", "&lt;").replace("|", "\\|") for part in parts[::2]

@@ -1,4 +1,4 @@
-"""Show a launch: its start as the terminal allows, the address on stdout, and the logs of an attached run."""
+"""Show a launch: its start in the form the terminal allows, the address on stdout, and the logs of an attached run."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from pdctl.render.term import Term
 
 
-# Lines and columns that the live view needs beside one row and one name per process.
+# Lines and columns that the live view needs besides one row and one name per process.
 BESIDE_ROWS, BESIDE_NAME = 3, 66
 HINT = "the logs follow; Ctrl-C ends the run, and waits for the requests in flight"
-BLOCKED = 5.0  # seconds without a line taken after which the terminal counts as blocked
+BLOCKED = 5.0  # seconds without accepting a line after which the terminal counts as blocked
 
 
 class LaunchProgress(str, Enum):
@@ -58,10 +58,10 @@ def choose(progress: LaunchProgress, deployment: Deployment, term: Term, attache
 
 
 class LaunchDisplay:
-    """Shows a launch; `close` when it is over. `follow`: the logs too, once it serves.
+    """Shows a launch; call `close` when it is over. follow: also show the logs, once it serves.
 
-    A separate thread writes for an attached run: a terminal that takes nothing (Ctrl-S, a pipe nobody reads) must not
-    stop supervision.
+    For an attached run a separate thread writes, because a terminal that accepts nothing (Ctrl-S, a pipe nobody reads)
+    must not stop supervision.
     """
 
     def __init__(self, progress: LaunchProgress, attached: bool, follow: bool) -> None:
@@ -105,7 +105,7 @@ class LaunchDisplay:
         run_view.cluster_serving(of, pods, term.out())
 
     def close(self) -> bool:
-        """Return once everything is shown; False if the terminal has taken nothing for BLOCKED seconds."""
+        """Wait until everything is shown; False if the terminal accepted nothing for BLOCKED seconds."""
         if self._thread.ident is None:  # not attached, or nothing was opened
             self._view.close()
             return True
@@ -118,13 +118,13 @@ class LaunchDisplay:
         return True
 
     def _show(self) -> None:
-        with contextlib.suppress(OSError):  # the terminal or the pipe is gone: the run goes on unwatched
+        with contextlib.suppress(OSError):  # the terminal or the pipe is gone: the run goes on without display
             while (event := self._events.get()) is not None:
                 self._one(event)
                 self._progress = time.monotonic()
         if self._follower:
             self._follower.close()
-        with contextlib.suppress(OSError):  # the exit code still tells
+        with contextlib.suppress(OSError):  # the exit code still reports the result
             self._view.close()
 
     def _one(self, event: RunEvent) -> None:
@@ -142,9 +142,9 @@ class LaunchDisplay:
         self._served = True
         assert self._directory is not None
         with contextlib.suppress(PdctlError):
-            self._run = self._directory.load()  # with the addresses that a cluster gave
+            self._run = self._directory.load()  # with the addresses that the cluster assigned
         run_view.banner(self._run, term.out())
-        term.out().stream.flush()  # to a pipe, too: it is what a script waits for
+        term.out().stream.flush()  # even to a pipe: scripts wait for it
         if self._follow:
             term.err().write(term.err().style(HINT, "dim"))
             self._follower = LogFollower(self._directory.ends(self._run), self._line)

@@ -1,4 +1,4 @@
-"""A plan as text: ranks, ports, commands, links, memory and traffic; a terminal gets equal rows as one."""
+"""A plan as text: ranks, ports, commands, links, memory and traffic; a terminal gets equal rows merged."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from pdctl.render.term import Term
 
 
-SHOWN = 16  # ranks of one instance a terminal shows row by row
+SHOWN = 16  # ranks of one instance that a terminal shows row by row
 
-# Title, field, and whether it is shown although every rank has a 0 there.
+# Title, field, and whether the column is shown even if every rank has a 0 there.
 COLUMNS = (
     ("NODE", "node", True),
     ("GPU", "gpu", True),
@@ -45,12 +45,12 @@ LEGEND = (
     "each decode rank pulls KV from these ranks of its request's prefill DP group, dummies send nothing; "
     "it is done after ANSWERS answers, and a prefill rank sends once WAITS FOR decode ranks have asked"
 )
-ROOM_FOR_VALUE = 16  # columns kept for what follows a flag before the line is broken
-NO_REPEAT = 2  # nodes of an instance whose commands are all printed on a terminal
+ROOM_FOR_VALUE = 16  # columns reserved for a flag's value before the line is broken
+NO_REPEAT = 2  # from this number of nodes, a terminal shows only the first node's command
 
 
 def rank_rows(instance: InstancePlan, full: bool) -> tuple[list[str], list[list[object]]]:
-    """Header and rows; `full` shows every rank whatever their number."""
+    """Header and rows; `full` shows every rank, however many there are."""
     chosen = [(title, field) for title, field, always in COLUMNS if always or _varies(instance, field)]
     header = [title for title, _ in chosen]
     fields = [field for _, field in chosen]
@@ -88,7 +88,7 @@ def figure_lines(term: Term, plan: Plan) -> Iterator[list[str]]:
 
 
 def _memory(term: Term, plan: Plan) -> list[str]:
-    """One row per role: its instances are alike."""
+    """One row per role, as its instances are alike."""
     by_role = {one.role: one.memory for one in plan.instances if one.memory is not None}
     rows = [[role, *_row(memory)] for role, memory in by_role.items()]
     header = ["ROLE", "VERDICT", "WEIGHTS", "KV/TOKEN", "KV POOL", "TOKENS", "INSTANCE TOKENS", "REQUESTS"]
@@ -161,7 +161,7 @@ def _gbps(bits: float) -> str:
 
 
 def link_lines(term: Term, plan: Plan) -> list[str]:
-    """Rows are decode attention TP ranks: all DP groups and all pairs of instances pull alike."""
+    """One row per decode attention TP rank, because all DP groups and all pairs of instances pull alike."""
     groups: dict[tuple[object, ...], list[KvLink]] = {}
     for link in plan.links:
         groups.setdefault(_answer(link), []).append(link)
@@ -199,13 +199,13 @@ def link_lines(term: Term, plan: Plan) -> list[str]:
 
 
 def _sliced(plan: Plan) -> bool:
-    """Head ranges are shown where the two sides split the heads differently."""
+    """Whether to show head ranges: only if the two sides split the heads differently."""
     widths = {instance.attn_tp_size for instance in plan.instances}
     return len(widths) > 1 and any(link.slices for link in plan.links)
 
 
 def _heads(link: KvLink, plan: Plan) -> str:
-    """The heads taken, as each prefill rank numbers its own: `rank 0: 2-3`."""
+    """The heads pulled, in each prefill rank's own numbering: `2-3 of rank 0`."""
     parts = [
         f"{part.source}-{part.source + part.heads - 1}" if part.heads > 1 else str(part.source) for part in link.slices
     ]
@@ -225,7 +225,7 @@ def _names(names: list[str]) -> str:
 
 
 def _listed(ranks: tuple[int, ...]) -> str:
-    """In the order they are contacted; a long run by its ends."""
+    """The ranks in the order they are contacted; a long run is given by its ends."""
     if not ranks:
         return "-"
     rising = ranks == tuple(range(ranks[0], ranks[0] + len(ranks)))
@@ -233,7 +233,7 @@ def _listed(ranks: tuple[int, ...]) -> str:
 
 
 def port_lines(term: Term, plan: Plan, full: bool) -> list[str]:
-    """By host; a terminal gets one row per instance and host, a pipe one per port."""
+    """The ports by host; a terminal gets one row per instance and host, a pipe one per port."""
     rows: list[list[object]] = []
     for instance in plan.instances:
         for node, host in enumerate(instance.host_names):
@@ -256,7 +256,7 @@ def port_lines(term: Term, plan: Plan, full: bool) -> list[str]:
 
 
 def command_lines(term: Term, plan: Plan, full: bool) -> list[str]:
-    """One line per node, ready to paste. A terminal gets only how further nodes differ."""
+    """One command per node, ready to paste. For further nodes, a terminal gets only the difference."""
     lines = [term.style("commands", "bold")]
     for instance in plan.instances:
         lines += _instance(term, instance, full)
@@ -266,7 +266,7 @@ def command_lines(term: Term, plan: Plan, full: bool) -> list[str]:
 
 
 def shell_script(plan: Plan) -> list[str]:
-    """Every command with a comment that says where it runs; comments only where the plan is infeasible."""
+    """Every command with a comment that says where it runs; only comments if the plan is infeasible."""
     lines = [f"# infeasible: {problem.code}: {problem.message}" for problem in plan.problems]
     lines += [f"#   nearest: {way}" for problem in plan.problems for way in problem.nearest]
     lines += [f"# warning: {warning.code}: {warning.message}" for warning in plan.warnings]
@@ -297,7 +297,7 @@ def _instance(term: Term, instance: InstancePlan, full: bool) -> list[str]:
 
 
 def _folded(term: Term, command: NodeCommand) -> list[str]:
-    """One line in a pipe; on a terminal broken before flags, with the backslashes a shell needs."""
+    """The command: one line in a pipe; on a terminal broken before flags, with backslashes for the shell."""
     if not term.tty:
         return [shell_line(command)]
     lines = [""]
@@ -316,7 +316,7 @@ def _comment(term: Term, text: str) -> str:
 
 
 def _runs(ports: list[tuple[int, str]]) -> str:
-    """`http 30000, tokenizer..rpc 20001-20003`: neighbouring numbers as one."""
+    """`http 30000, tokenizer..rpc 20001-20003`: consecutive ports as one range."""
     parts: list[str] = []
     for _, run in groupby(enumerate(ports), key=lambda at: at[1][0] - at[0]):
         numbers = [port for _, port in run]
@@ -326,7 +326,7 @@ def _runs(ports: list[tuple[int, str]]) -> str:
 
 
 def show(term: Term, plan: Plan, wide: bool = False) -> None:
-    """The whole plan. A pipe gets every row; a terminal gets runs of like rows as one, unless `wide`."""
+    """Write the whole plan. A pipe gets every row; a terminal gets runs of equal rows merged, unless `wide`."""
     first = True
     for block in _blocks(term, plan, wide or not term.tty):
         if not first:
@@ -382,7 +382,7 @@ def _overview(term: Term, plan: Plan) -> list[str]:
 
 
 def _group_alike(plan: Plan) -> list[list[InstancePlan]]:
-    """Instances whose rank tables are the same, together."""
+    """Group instances whose rank tables are the same."""
     groups: dict[object, list[InstancePlan]] = {}
     for instance in plan.instances:
         groups.setdefault((instance.role, instance.ranks), []).append(instance)

@@ -26,7 +26,7 @@ OPEN = "no end"  # no line ends it
 
 
 class Column(NamedTuple):
-    """`drop`: the larger, the sooner a narrow terminal goes without it; 0 is never dropped. `cut`: may be elided."""
+    """drop: a narrow terminal omits columns with larger values first; 0 is never omitted. cut: may be elided."""
 
     title: str
     drop: int = 0
@@ -70,9 +70,9 @@ def totals(found: Sequence[RoomSummary], of: int) -> str:
 
 
 def to_tsv(found: Sequence[RoomSummary], term: Term) -> str:
-    """With a header; times in UTC, lengths in seconds, an empty field for what is not known."""
+    """Tab-separated values with a header; times in UTC, durations in seconds, empty fields for unknown values."""
     head = ("room", "started", "prefill", "decode", "phase", "seconds", "outcome", "cause", "note")
-    shown = lru_cache(maxsize=None)(partial(visible, term=term))  # a million rooms have few instances
+    shown = lru_cache(maxsize=None)(partial(visible, term=term))  # a million rooms share few instances
     return "\n".join("\t".join(row) for row in (head, *(_fields(each, shown) for each in found)))
 
 
@@ -139,7 +139,7 @@ def _note(room: RoomSummary) -> str:
 
 
 def _took(seconds: float | None) -> str:
-    """Whole seconds where the logs' clocks have no more."""
+    """The duration in words; whole seconds if the logs' clocks are no finer."""
     if seconds is None:
         return "-"
     if seconds == int(seconds):
@@ -154,9 +154,9 @@ def _styles(room: RoomSummary) -> list[tuple[str, ...]]:
 
 
 def _widths(rows: Sequence[Sequence[str]], limit: int) -> list[int]:
-    """A dropped column has no width. Names are elided first, down to what still tells them apart."""
+    """Column widths; an omitted column has width 0. Names are elided first, down to NARROWEST."""
     widths = [max([len(column.title), *(cells(row[at]) for row in rows)]) for at, column in enumerate(COLUMNS)]
-    if not any(row[-1] for row in rows):  # most lists have nothing to note
+    if not any(row[-1] for row in rows):  # most lists have no notes
         widths[-1] = 0
     while _total(widths) > limit:
         names = [at for at, column in enumerate(COLUMNS) if column.cut and widths[at] > NARROWEST]

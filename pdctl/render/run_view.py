@@ -1,4 +1,4 @@
-"""Runs as text: a line per transition while they start, lines of their logs, the tables of `ls` and `status`."""
+"""Runs as text: a line per transition during the start, lines of their logs, the tables of `ls` and `status`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DRY_RUN = "pdctl.launch/1"
 
 
 class NamePrefix:
-    """The width follows from the deployment, so that the column never jumps."""
+    """Prefixes lines with a process name; the width is that of the longest name, so the column never moves."""
 
     def __init__(self, deployment: Deployment, term: Term) -> None:
         self._term = term
@@ -45,7 +45,7 @@ class NamePrefix:
         self._styles: dict[str, tuple[str, ...]] = {}
         for spec in deployment.specs:
             same = sum(1 for name in self._styles if name.startswith(spec.role.value))
-            # Neighbours of one role differ in weight: sixteen base colours hold only one usable shade of each hue.
+            # Neighbours of one role differ in weight: the sixteen base colours have only one usable shade of each hue.
             self._styles[spec.name] = (HUES[spec.role], "bold") if same % 2 else (HUES[spec.role],)
 
     def name(self, name: str) -> str:
@@ -53,7 +53,7 @@ class NamePrefix:
         return self._term.style(f"{name:{self.width}}", *self._styles.get(name, ()))
 
     def style(self, name: str) -> str:
-        """The style of the name, in rich's words."""
+        """The style of the name, as a rich style string."""
         return " ".join(self._styles.get(name, ()))
 
     def line(self, line: LogLine) -> str:
@@ -74,7 +74,7 @@ class View:
 
 
 class PlainView(View):
-    """One line per transition, with its time. `attached`: Ctrl-C ends the run, so how to end it faster is printed."""
+    """One line per transition, with its time. attached: Ctrl-C ends the run, so the view says how to end it faster."""
 
     def __init__(self, deployment: Deployment, term: Term, attached: bool) -> None:
         self.term = term
@@ -96,7 +96,7 @@ class PlainView(View):
             self.term.stream.flush()
 
     def sentence(self, event: RunEvent) -> str:
-        """The sentence for `event`; empty where something else says it."""
+        """The sentence for `event`; empty if something else reports it."""
         if event.kind is EventKind.SERVING:
             return ""  # the answer itself, on stdout
         name = self.prefix.name(event.subject)
@@ -119,12 +119,14 @@ class PlainView(View):
 
 
 def ending(deployment: Deployment | None, term: Term) -> View:
-    """Show a run's end from another shell; nothing where the cluster ends it by itself."""
+    """A view of a run's end from another shell; it shows nothing if the cluster ends the run itself."""
     return PlainView(deployment, term, attached=False) if deployment is not None else View()
 
 
 class LogPrinter:
-    """Writes the lines that match, each after the name of its process, unless `raw` or the line has it already."""
+    """Writes the lines that match, each after the name of its process.
+
+    No name is added with `raw`, or without a deployment: a cluster's lines carry it already."""
 
     def __init__(self, deployment: Deployment | None, term: Term, grep: re.Pattern[str] | None, raw: bool) -> None:
         self._term = term
@@ -139,20 +141,20 @@ class LogPrinter:
 
 
 def headline(deployment: Deployment, name: str, logs: Path, term: Term, where: str = "") -> None:
-    """One line before anything is started. `where` stands for the address while that is unknown."""
+    """Write one line before anything is started. where: replaces the address while that is unknown."""
     shape = term.style(deployment.shape, "bold")
     term.write(f"{name}: {shape}, {deployment.engine} engine, {where or deployment.url}; logs in {tilde(logs)}")
     rehearsal(deployment, term)
 
 
 def rehearsal(deployment: Deployment, term: Term) -> None:
-    """Say that the deployment fails on purpose, wherever it is shown."""
+    """If the deployment fails on purpose, say so."""
     if deployment.rehearsal:
         term.write(term.style("REHEARSAL", "yellow", "bold") + f": it fails on purpose: {deployment.rehearsal}")
 
 
 def tilde(path: Path) -> str:
-    """`path` as one would type it."""
+    """`path` with the home directory as `~`."""
     home = path.home()
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
@@ -171,7 +173,7 @@ def banner(run: Run, term: Term) -> None:
 
 
 def dry_run(found: DryRun, as_json: bool, term: Term) -> None:
-    """Every command with its environment, each as one line to paste, after the scripts and steps that start them."""
+    """Write the scripts and steps that start processes, then each command with its environment as one line to paste."""
     if found.deployment is None:
         term.write(found.manifests.rstrip())
         return
@@ -311,7 +313,7 @@ def runs(found: Sequence[Run], term: Term) -> None:
 
 
 def _keeper(run: Run) -> str:
-    """Who supervises it: a process of this machine, or a job."""
+    """What supervises it: a process on this machine, or a job."""
     if not run.alive:
         return "-"
     return f"job {run.allocation.job}" if run.allocation is not None else str(run.supervisor)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def note(one: StepNote, term: Term) -> None:
-    """`  drain    idle (2.1 s)`; what is waited for has no time."""
+    """Write `  drain    idle (2.1 s)`; a step still in progress has no time."""
     took = f" ({one.seconds:.1f} s)" if one.seconds is not None else " …"
     term.write(f"  {one.step.value:<8} {one.words}{took}")
 

@@ -1,6 +1,7 @@
-"""What the terminal can do: width, colour, symbols; where answers go: stdout, or a file that is whole or not there.
+"""What the terminal can do: width, colour, symbols; where answers go: stdout, or a file that is written atomically.
 
-Text from outside (logs, answers of servers) passes `visible` or `as_json`: nothing in it steers, hides or reorders.
+Text from outside (logs, servers' answers) must pass `visible` or `as_json`, so that nothing in it can control the
+terminal, or hide or reorder text.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ STYLES = {
 
 
 class Term:
-    """One output stream. Colour is decided per stream: NO_COLOR beats FORCE_COLOR beats being a terminal."""
+    """One output stream. Colour is decided per stream: NO_COLOR, then FORCE_COLOR, then whether it is a terminal."""
 
     def __init__(self, stream: IO[str]) -> None:
         self.stream = stream
@@ -45,7 +46,7 @@ class Term:
         return shutil.get_terminal_size((100, 24)).columns
 
     def style(self, text: str, *names: str) -> str:
-        """`text` in the named styles (STYLES), or unchanged where colour is off."""
+        """`text` in the named styles (STYLES), or unchanged if colour is off."""
         if not self.color or not names:
             return text
         return f"\x1b[{';'.join(STYLES[name] for name in names)}m{text}\x1b[0m"
@@ -58,25 +59,25 @@ class Term:
 
 
 def out() -> Term:
-    """Answers."""
+    """The terminal for answers: stdout."""
     return Term(sys.stdout)
 
 
 def document() -> Term:
-    """A YAML document: UTF-8 whatever the locale says, for another encoding would write other values."""
+    """The terminal for a YAML document: stdout as UTF-8 in any locale, as another encoding would change values."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     return Term(sys.stdout)
 
 
 def err() -> Term:
-    """Progress and problems."""
+    """The terminal for progress and problems: stderr."""
     return Term(sys.stderr)
 
 
 @contextlib.contextmanager
 def to_file(path: Path | None) -> Iterator[Term]:
-    """A terminal or pipe for None; else a stream of UTF-8 that takes the file's place when all is written."""
+    """Yield stdout for None, else a UTF-8 stream that replaces the file when complete. UsageError if it cannot."""
     if path is None:
         yield out()
         return
@@ -92,7 +93,7 @@ def to_file(path: Path | None) -> Iterator[Term]:
 
 
 def visible(text: str, term: Term | None = None) -> str:
-    """Control, bidirectional and other unprintable characters as their escapes; `term`: and what it cannot encode."""
+    """Escape control, bidirectional and other unprintable characters and, with `term`, what it cannot encode."""
     if not text.isprintable():
         text = "".join(letter if letter.isprintable() else escape(letter) for letter in text.replace("\t", "    "))
     if term is not None and not term.unicode:
@@ -101,7 +102,7 @@ def visible(text: str, term: Term | None = None) -> str:
 
 
 def as_json(value: object, indent: int | None = 2) -> str:
-    """A JSON document: letters as they are, but nothing that steers a terminal, reorders a line or is half a letter."""
+    """A JSON document: text is kept, but control and bidirectional characters and lone surrogates are escaped."""
     import json  # late: a plan's table needs none
 
     text = json.dumps(value, indent=indent, ensure_ascii=False)
@@ -111,7 +112,7 @@ def as_json(value: object, indent: int | None = 2) -> str:
 
 
 def escape(letter: str) -> str:
-    r"""`\x1b`, `\u202e`: as a Python or JSON reader would write it; a byte of a name that is no UTF-8: `\xff`."""
+    r"""The escape of a character, as in Python: `\x1b`, `\u202e`; for a non-UTF-8 byte of a file name: `\xff`."""
     code = ord(letter)
     if 0xDC80 <= code <= 0xDCFF:  # PEP 383
         code -= 0xDC00
@@ -119,7 +120,7 @@ def escape(letter: str) -> str:
 
 
 def cells(text: str) -> int:
-    """Columns of a terminal: East Asian wide letters take two, combining ones none."""
+    """Terminal columns of `text`: East Asian wide characters take two, combining ones none."""
     if text.isascii():
         return len(text)
     return sum(
@@ -129,7 +130,7 @@ def cells(text: str) -> int:
 
 
 def elided(text: str, width: int) -> str:
-    """The middle replaced by dots: the ends are what tells names, paths and addresses apart."""
+    """`text` with its middle replaced by dots: the ends distinguish names, paths and addresses."""
     if len(text) <= width:
         return text
     kept = width - 3
@@ -137,7 +138,7 @@ def elided(text: str, width: int) -> str:
 
 
 def fitted(text: str, width: int) -> str:
-    """At most `width` columns, the middle given up; unlike `elided` it counts columns, not letters."""
+    """`text` in at most `width` columns, its middle elided; unlike `elided` this counts columns, not characters."""
     if cells(text) <= width:
         return text
     kept = max(width, 4)
@@ -147,7 +148,7 @@ def fitted(text: str, width: int) -> str:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Broken between words; a word that is wider than `width` is cut in its middle."""
+    """`text` wrapped between words; a word wider than `width` is elided in the middle."""
     lines: list[str] = []
     for word in text.split():
         if lines and cells(lines[-1]) + 1 + cells(word) <= width:

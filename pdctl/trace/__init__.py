@@ -1,1 +1,1 @@
-"""One room's life across router, prefill and decode, from plain logs."""
+"""Reconstruct one room's life across router, prefill and decode from plain logs."""

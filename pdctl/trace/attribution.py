@@ -1,4 +1,4 @@
-"""Who had the room: which prefill got the HTTP request, which the page list, which decode; and why we say so."""
+"""Who had the room: which prefill got the HTTP request, which one got the page list, which decode, and the evidence."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ BESIDE = 3.0  # seconds
 class Attribution:
     """requested: the prefill that got the HTTP request; contacted: the one that got the page list.
 
-    arrived: the KV cache reached the decode it names. url: where the router sent the request.
+    arrived: the decode that the KV cache reached. url: where the router sent the request.
 
-    several: what lines give more than one instance for, so that none is reported.
+    several: the attributes for which lines name more than one instance, so none is reported.
     """
 
     requested: Conclusion | None = None
@@ -52,7 +52,7 @@ def attribute(
     rooms: Mapping[int, JoinableRoom],
     settled: Conclusion | None,
 ) -> Attribution:
-    """joined: the router's attempts that can be this room. settled: counting proves that its KV cache arrived."""
+    """joined: router attempts that can be this room. settled: counting proves that its KV cache arrived."""
     found = _named(room_events, deployment)
     found = replace(found, url=_url(room_events, joined))
     if found.decode is None and "decode" not in found.several:
@@ -69,7 +69,7 @@ def attribute(
 
 
 def _named(room_events: RoomEvents, deployment: ObservedDeployment) -> Attribution:
-    """What the room's own lines say outright."""
+    """What the room's own lines state directly."""
     decodes = _where(room_events.by("decode"), "its own lines about the room stand here")
     decodes = decodes or _agents(room_events, deployment)
     wanted = {
@@ -87,7 +87,7 @@ def _named(room_events: RoomEvents, deployment: ObservedDeployment) -> Attributi
 
 
 def _where(events: Iterable[Event], why: str) -> list[Conclusion]:
-    """One for each instance these lines stand in, with its first."""
+    """One conclusion for each instance whose log has these lines, with its first line."""
     first: dict[str, Event] = {}
     for event in events:
         first.setdefault(event.instance, event)
@@ -95,7 +95,7 @@ def _where(events: Iterable[Event], why: str) -> list[Conclusion]:
 
 
 def _agents(room_events: RoomEvents, deployment: ObservedDeployment) -> list[Conclusion]:
-    """NIXL: the prefill names the decode's agent, the decode's own log says which agent it is."""
+    """NIXL: the prefill's log names the decode's agent, and the decode's own log says which agent it is."""
     found: dict[str, Conclusion] = {}
     for event in room_events.by("prefill"):
         owner = deployment.by_agent(event.values.get("agent", ""))
@@ -107,13 +107,13 @@ def _agents(room_events: RoomEvents, deployment: ObservedDeployment) -> list[Con
 
 
 def _url(room_events: RoomEvents, joined: Joined) -> str | None:
-    """As pdctl's own router says it with the room, or as all attempts that can be the room agree."""
+    """The URL that pdctl's own router logs with the room, or the one that all attempts that can be the room share."""
     urls = {event.values["prefill"] for event in room_events.by("router") if event.values.get("prefill")}
     return next(iter(urls)) if len(urls) == 1 else joined.prefill
 
 
 def _routed(room_events: RoomEvents, deployment: ObservedDeployment, joined: Joined, leg: str) -> Conclusion | None:
-    """The engine the router sent this leg to, if it was there to take it."""
+    """The engine the router sent this leg to, if it was up at that time."""
     lines = [event for event in room_events.by("router") if event.values.get(leg)]
     urls = {event.values[leg] for event in lines}
     if not urls:
@@ -125,8 +125,8 @@ def _routed(room_events: RoomEvents, deployment: ObservedDeployment, joined: Joi
     owner = deployment.at_url(next(iter(urls)))
     times = [event.t for event in lines if event.t is not None]
     times = times or [attempt.start for attempt in joined.attempts]
-    # A request to a process that is gone never arrives: only a later line of its log shows that it was there. Where no
-    # start of it is told, a line of another one may be lost, too, and the later lines are that one's.
+    # A request to a dead process never arrives, so a later line of its log must show that it was alive. Without a
+    # start line, the start of a later process may be lost too, and the later lines could be that process's.
     if owner is None or not times or not owner.started or not owner.lived_past(max(times)):
         return None
     return Conclusion(owner.name, "the router sent it there, and it was up", tuple(lines[:2]))
@@ -147,7 +147,7 @@ def _arrived(
 
 
 def _completed(found: Attribution) -> Attribution:
-    """The cache comes from the prefill that computed it: once it has arrived, asked and contacted are one."""
+    """The prefill that computed the cache sends it: once it has arrived, requested and contacted are the same."""
     if found.arrived is None:
         return found
     if found.requested is None and found.contacted is not None and "requested" not in found.several:
@@ -180,10 +180,10 @@ class Contact:
         )
 
     def _by_rank(self, sent: Event) -> Conclusion | None:
-        """The rank the list went to, as a notice of abort names it together with the room.
+        """The rank the page list went to, named together with the room by an abort notice.
 
-        `Fetched bootstrap info: … for engine rank` stands in front of `Sending to …` and names no room: where a line
-        between the two is lost, it is another room's, so it proves nothing.
+        `Fetched bootstrap info: … for engine rank` comes before `Sending to …` and names no room. It proves nothing: if
+        a line between the two is lost, it may belong to another room.
         """
         for event in self._lines:
             if event.proves(Sign.ABORT_SENDS):
@@ -208,7 +208,7 @@ class Contact:
         return None
 
     def _by_received_address(self, sent: Event, decode: Conclusion | None) -> Conclusion | None:
-        """`Receive:` shows the address as the request had it: a null port is replaced later, by the decode's own."""
+        """`Receive:` shows the address as the request carried it; the decode later puts its own port for a null."""
         for event in self._lines:
             if event.proves(Sign.REQUEST_ARRIVED) and event.values.get("host"):
                 port = event.values.get("port", "")
@@ -221,12 +221,12 @@ class Contact:
     def _by_configuration(
         self, sent: Event, requested: Conclusion | None, decode: Conclusion | None, joined: Joined
     ) -> Conclusion | None:
-        """What the router's start line makes of every request this one can be."""
+        """The bootstrap server to which the router's start line leads every request that can be this one."""
         lines: list[Event] = []
         owners: set[str | None] = set()
         for router in self._deployment.routers:
             if router.cut or self._names_address(router.name):
-                return None  # what it names with a room may differ from its list
+                return None  # the address it logs with a room may differ from its list
             urls = [one.url for one in router.prefills]
             if requested is not None:
                 urls = [url for url in urls if self._serves(url, requested.value)] or urls
@@ -255,7 +255,7 @@ class Contact:
         return owner is not None and owner.name == name
 
     def _default(self, decode: Conclusion | None) -> int | None:
-        """What the decode puts in for a null: its own --disaggregation-bootstrap-port."""
+        """The port the decode uses in place of a null: its own --disaggregation-bootstrap-port."""
         instance = decode and self._deployment.instances.get(decode.value)
         return instance.default_port if instance else None
 
@@ -271,7 +271,10 @@ def request_given_up(
     rooms: Mapping[int, JoinableRoom],
     deployment: ObservedDeployment,
 ) -> Conclusion | None:
-    """None unless exactly one request fits this room, no other room fits it, and the router's list misleads it."""
+    """The prefill whose unannounced request was given up just when the decode gave up this room.
+
+    None unless exactly one such request fits this room, no other room fits it, and the router's list misdirects it.
+    """
     failed = first_failure(room_events.events, "decode")
     if contacted is None or failed is None or failed.t is None:
         return None
@@ -306,9 +309,9 @@ def request_given_up(
 
 
 def _misled(deployment: ObservedDeployment, waits: str, contacted: str) -> bool:
-    """The router's list leads requests of the prefill that waits to the one that was contacted, or sends no port.
+    """Whether the router's list sends the waiting prefill's requests to the contacted one, or sends no port.
 
-    Without that, the other line of either room may just be lost.
+    Otherwise the missing line of either room may simply be lost.
     """
     if len(deployment.routers) != 1 or len(deployment.prefills) != 2:
         return False

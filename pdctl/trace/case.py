@@ -1,4 +1,4 @@
-"""Everything the causes look at: the room's lines, who had it, what happened around it; and what a cause says."""
+"""What a cause check looks at (the room's lines, who had it, what happened around it) and what it returns."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from pdctl.trace.room_events import Conclusion, RoomEvents
 
 NEAR = 2.0  # seconds: lines of one failure on one host, each second rounded down
-# Codes of a process that ended itself, and of what it can have fallen over: its line stands in the traceback.
+# The code of a crash, and the codes of mismatches that can cause one: their line is in the traceback.
 CRASH = "PD709"
 MISMATCH = frozenset({"PD302", "PD303", "PD304", "PD306", "PD308", "PD325", "PD712"})
-# Lines of others that say this one does not answer any more, by the value that holds its address.
+# Lines in which another process says that this one no longer answers, by the value that holds its address.
 MISSED = {Sign.DECODE_LEG_BROKE: "decode", Sign.PREFILL_LEG_BROKE: "prefill", Sign.WORKER_MISSED: "url"}
 TRACEBACK = 1 << 16  # bytes
-QUIET = 3.0  # seconds others must have gone on for a log to have stopped before them
+QUIET = 3.0  # seconds that other logs must go on for this one to count as stopped
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A line, and what it proves."""
+    """A log line and what it proves."""
 
     says: str
     event: Event
@@ -44,9 +44,9 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class CauseFinding:
-    """A cause that fits. fills: the words its catalogue entry leaves open. fix "": the entry's own.
+    """A cause that fits. fills: values for the placeholders of its catalogue entry. fix "": use the entry's fix.
 
-    asked: the prefill that had the request, by elimination, where this cause leaves only one.
+    asked: the prefill that had the request, by elimination, where this cause leaves only one candidate.
     """
 
     code: str
@@ -60,9 +60,9 @@ class CauseFinding:
 
 
 class Case:
-    """One room on trial. around: every known line of every log from its beginning to its end, and a little more.
+    """One room to be judged. around: known lines of every log from the room's beginning to its end, and a little more.
 
-    doubts: when its decode cut answers short, of which no line tells whose.
+    doubts: when its decode cut answers short and no line says whose they were.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Case:
 
     @cached_property
     def done(self) -> Event | None:
-        """The line that shows the answer was complete: the decode's or the router's, or the end of a count."""
+        """The line that shows the answer was complete: the decode's or the router's, or the one that ends a count."""
         said = next((event for event in self.room_events.by("router") if event.row.phase is Phase.FINISHED), None)
         if said is not None or self.failed or self.who.crossed:
             return None if self.failed or self.who.crossed else said
@@ -101,7 +101,7 @@ class Case:
         proof = self.who.arrived.events[0]
         if not proof.proves(Sign.CACHE_ARRIVED):
             return proof if (self.counted or self.joined.closed) and not self._doubtful else None
-        # The times of a request are logged when it was cut short, too; with --log-requests its answer is as well.
+        # The times of a request are logged even if it was cut short; with --log-requests its answer is logged as well.
         instance = self.deployment.instances.get(proof.instance)
         told = bool(instance and instance.identity.log_requests)
         told = told or any(event.proves(Sign.REQUEST_ARRIVED) for event in decode)
@@ -109,7 +109,7 @@ class Case:
 
     @property
     def _doubtful(self) -> bool:
-        """Its answer had begun, and may be the one that was cut short."""
+        """Whether this room's answer may be the one that was cut short."""
         span, decode = self.room_events.span, self.who.decode
         if span is None or decode is None:
             return False
@@ -126,7 +126,7 @@ class Case:
 
     @cached_property
     def decode(self) -> ObservedInstance | None:
-        """The decode that had the room, or the only one it can have been."""
+        """The decode that had the room, or the only one that can have had it."""
         if self.who.decode is not None:
             return self.deployment.instances.get(self.who.decode.value)
         url = self.joined.decode
@@ -135,7 +135,7 @@ class Case:
         decodes, routers = self.deployment.decodes, self.deployment.routers
         if len(decodes) != 1 or any(len(router.decodes) != 1 for router in routers):
             return None
-        # Without a router's list there may be others; a crash in the log of the one that is here is another matter.
+        # Without a router's list there may be other decodes; a crash in the log of the only one here still counts.
         return decodes[0] if routers or any(map(is_crash, decodes[0].final)) else None
 
     @cached_property
@@ -152,14 +152,14 @@ class Case:
         return self.deployment.routers[0] if len(self.deployment.routers) == 1 else None
 
     def with_requested(self, asked: Conclusion) -> Case:
-        """The same room, its request with `asked`."""
+        """The same case, with `asked` as the prefill that had the request."""
         who = replace(self.who, requested=asked)
         case = Case(self.room_events, who, self.deployment, self.around, self.joined, None, self._doubts)
         case.counted = self.counted
         return case
 
     def lines(self, instance: str, signs: Iterable[Sign], since: float, until: float) -> list[Event]:
-        """Known lines of one instance that prove one of these, in [since, until]."""
+        """Known lines of one instance in [since, until] that prove any of these signs."""
         wanted = tuple(signs)
         return [
             event
@@ -171,7 +171,7 @@ class Case:
         ]
 
     def dialled(self, failed: Event) -> tuple[HostPort, Event] | None:
-        """The address the decode could not reach while the room waited; None when its lines name several."""
+        """The address the decode could not reach while the room waited, and its line; None unless lines name one."""
         assert failed.t is not None
         own = parse_address(failed.values.get("addr", "") or phrases.looked_up(failed.text) or "")
         if own is not None and failed.row.cause == "PD210":
@@ -187,12 +187,12 @@ class Case:
             if event.place.file == failed.place.file and event.place.offset > failed.place.offset and found:
                 break
             address = parse_address(event.values["addr"]) if "addr" in event.values else _host_and_port(event)
-            if address is not None and own in (None, address):  # other rooms' look-ups say nothing of this one
+            if address is not None and own in (None, address):  # other rooms' look-ups say nothing about this one
                 found[address] = event
         return next(iter(found.items())) if len(found) == 1 else None
 
     def _given(self) -> HostPort | None:
-        """The bootstrap server that this room's own lines name; None where none does, or brings a port."""
+        """The bootstrap server that this room's own lines name with its port; None without one."""
         for event in self.room_events.events:
             if event.proves(Sign.BOOTSTRAP_GIVEN):
                 return parse_address(event.values.get("addr", ""))
@@ -201,7 +201,7 @@ class Case:
         return None
 
     def answered(self, failed: Event, address: HostPort) -> tuple[str, Event] | None:
-        """The status with which the bootstrap server at `address` answered the decode while the room waited."""
+        """The status the bootstrap server at `address` answered the decode while the room waited, and its line."""
         status = phrases.lookup_answer(failed.text) if phrases.looked_up(failed.text) == str(address) else ""
         if status:
             return status, failed
@@ -216,7 +216,7 @@ class Case:
 
     @property
     def unequal_attention_tp(self) -> tuple[int, int] | None:
-        """Attention TP of the contacted prefill and of the decode, where both are known and differ."""
+        """Attention TP of the contacted prefill and of the decode if both are known and differ, else None."""
         met = self.who.contacted
         prefill = self.deployment.instances.get(met.value) if met else None
         if prefill is None or self.decode is None:
@@ -226,7 +226,7 @@ class Case:
 
 
 def warm_up(room_events: RoomEvents, deployment: ObservedDeployment) -> bool:
-    """A request of the engines themselves or of a probe, with a peer that is not there; no line shows a real one."""
+    """Whether the room belongs to an engine's own request or a probe, with a fake peer; no line shows a real one."""
     hosts = {
         event.values["host"]
         for event in room_events.events
@@ -242,9 +242,9 @@ def warm_up(room_events: RoomEvents, deployment: ObservedDeployment) -> bool:
 
 
 class DeathProof(NamedTuple):
-    """at: when the line that proves it was written. of: the line that tells why, when one does.
+    """at: when the line that proves the death was written. of: the line that gives the reason, if there is one.
 
-    evidence: the lines that show it. since: its last sign of life, behind which it can have died.
+    evidence: the lines that show it. since: the last sign of life, after which it may have died.
     """
 
     instance: ObservedInstance
@@ -257,9 +257,9 @@ class DeathProof(NamedTuple):
 def death_of(
     instance: ObservedInstance, deployment: ObservedDeployment, around: Sequence[Event], until: float | None = None
 ) -> DeathProof | None:
-    """None: it lived to the end of its log, was told to stop, or nothing shows that it did not.
+    """The death the logs prove. None: it lived to the end of its log, was told to stop, or nothing shows otherwise.
 
-    until: of several generations that were killed, the last one before that counts; the first one without it.
+    until: if several generations were killed, the last one before this time counts; without it, the first one.
     """
     killed = [event for event in around if event.instance == instance.name and event.proves(Sign.DIED)]
     before = [event for event in killed if until is not None and event.t is not None and event.t <= until + 1.0]
@@ -281,7 +281,7 @@ def death_of(
     if not others or max(others) < instance.last + QUIET:
         return None
     missed = [event for event in around if _missed(event, instance, deployment)]
-    # Whoever launched it writes its end, a moment later; one that is stopped takes connections and closes none.
+    # Its launcher logs its end, but a moment later; a stopped process (SIGSTOP) accepts connections and closes none.
     if instance.watched and not any(word in event.text for event in missed for word in phrases.CLOSED_BY_KERNEL):
         return None
     if not missed:
@@ -291,7 +291,7 @@ def death_of(
 
 
 def what_it_shows(event: Event, death: DeathProof) -> str:
-    """What one of its lines of evidence says."""
+    """What one of the death's lines of evidence shows."""
     if event is death.of:
         return "what it fell over"
     if event.proves(Sign.DIED):
@@ -308,7 +308,7 @@ def is_crash(event: Event) -> bool:
 
 
 def crash_lines(events: Iterable[Event]) -> list[Event]:
-    """The crash lines among an instance's, without those of an order to end."""
+    """The crash lines among an instance's lines, without those that follow an order to end."""
     found: list[Event] = []
     order: Event | None = None
     for event in events:
@@ -320,19 +320,19 @@ def crash_lines(events: Iterable[Event]) -> list[Event]:
 
 
 def is_mismatch(event: Event) -> bool:
-    """What prefill and decode compared and found different, when that was the end of it; a warning is not."""
+    """Whether prefill and decode compared a setting, found it different and failed; a warning does not count."""
     return event.row.cause in MISMATCH and event.row.level in (Level.ERROR, Level.CRITICAL)
 
 
 def names_reason_of(event: Event, crash: Event) -> bool:
-    """The line of a traceback that says what the crash was of."""
+    """Whether the line, near the crash in the same file, gives the reason for it."""
     if not (is_mismatch(event) or event.proves(Sign.ROOM_USED_UP)) or event.place.file != crash.place.file:
         return False
     return abs(event.place.offset - crash.place.offset) < TRACEBACK
 
 
 def _missed(event: Event, instance: ObservedInstance, deployment: ObservedDeployment) -> bool:
-    """Somebody looked for it where it listens, after its last line, and found nobody."""
+    """Whether another process tried to reach it where it listens, after its last line, and got no answer."""
     if event.t is None or instance.last is None or event.t < instance.last:
         return False
     if event.proves(Sign.WORKER_UNWELL) and not any(word in event.text for word in phrases.NOBODY_THERE):
@@ -341,12 +341,12 @@ def _missed(event: Event, instance: ObservedInstance, deployment: ObservedDeploy
 
 
 def missed_url(event: Event) -> str | None:
-    """The URL at which the line says nobody answers, "" when it does not name it; None for any other line."""
+    """The URL at which the line says nobody answers, "" when it names none; None for any other line."""
     return next((event.values.get(name, "") for sign, name in MISSED.items() if event.proves(sign)), None)
 
 
 def misses(event: Event, instance: ObservedInstance, deployment: ObservedDeployment) -> bool:
-    """The line says that this instance does not answer at the address where it listens."""
+    """Whether the line says that this instance does not answer at the address where it listens."""
     url = missed_url(event)
     if url is not None:
         return _is_same(deployment.at_url(url), instance)
@@ -377,7 +377,7 @@ def _host_and_port(event: Event) -> HostPort | None:
 
 
 def _attention_tp(facts: Mapping[str, str]) -> int | None:
-    """tp divided by the attention-DP width: sglang up to 0.5.18 spells that width dp_size, 0.5.23 attn_dp_size."""
+    """tp divided by the attention-DP width; sglang up to 0.5.18 calls that width dp_size, 0.5.23 attn_dp_size."""
     tp = numerals.whole(facts.get("tp_size"))
     if tp is None:
         return None

@@ -1,4 +1,4 @@
-"""`diagnose`: what happened to a deployment, from its logs alone and without a room: who died, what broke the rooms."""
+"""`diagnose`: from logs alone and without a given room, find what died and what broke the rooms of a deployment."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from pdctl.trace.room import Room, RoomSummary
 
 BROKEN = (RoomOutcome.FAILED, RoomOutcome.HUNG)
-TRACED, FEW = 200, 6  # broken rooms that are traced: of small logs, and of large ones, where each costs a scan
-KEPT = 2000  # lines of one row and instance that are kept: the first and the last
-# Codes whose error line is a finding by itself, whatever became of any room.
+TRACED, FEW = 200, 6  # broken rooms to trace: in small logs, and in large ones, where each costs a scan
+KEPT = 2000  # lines kept per row and instance: the first and the last ones
+# Codes whose error line is a finding by itself, regardless of what happened to any room.
 STANDING = frozenset(
     {
         "PD204", "PD218", "PD302", "PD303", "PD304", "PD306", "PD308", "PD309", "PD311", "PD315", "PD316", "PD318",
@@ -52,9 +52,9 @@ STANDING = frozenset(
 )  # fmt: skip
 DOWN = "PD604"
 LOUD = (Level.ERROR, Level.CRITICAL)
-# What a room's own failure line and its death already say; a room's cause takes them up.
+# Codes that a room's own failure line or a death already reports; they show up as the cause of the room.
 OF_ROOMS = frozenset({"PD706", "PD707", "PD709", "PD715"})
-SHOWN = 12  # unknowns that are listed
+SHOWN = 12  # unknowns to list at most
 GIVE = "give its log as well"
 
 
@@ -101,7 +101,7 @@ def _wanted(row: Row) -> bool:
 
 
 def _first_and_last(lines: Iterable[Event]) -> Iterable[Event]:
-    """Of each kind of line of an instance the first and last KEPT // 2: memory does not grow with the logs."""
+    """The first and last KEPT // 2 lines of each kind per instance, so that memory does not grow with the logs."""
     first: Counter[tuple[str, str]] = Counter()
     last: dict[tuple[str, str], list[Event]] = {}
     for event in lines:
@@ -119,7 +119,7 @@ def _first_and_last(lines: Iterable[Event]) -> Iterable[Event]:
 
 
 def _chosen(broken: Sequence[RoomSummary], library: Library) -> Sequence[RoomSummary]:
-    """All of them where the logs are small; of large ones the first and the last few, with causes that differ first."""
+    """All of them if the logs are small, else the first and the last few, after one room for each distinct cause."""
     if sum(log.size for log in library.logs) <= WHOLE:
         return broken[:TRACED]
     by_code = {one.code: one for one in reversed(broken)}
@@ -130,7 +130,7 @@ def _chosen(broken: Sequence[RoomSummary], library: Library) -> Sequence[RoomSum
 def _deaths(
     gone: Sequence[ProvenDeath], lines: Sequence[Event], traced: Sequence[Room]
 ) -> tuple[list[Death], list[Room]]:
-    """The deaths with the rooms each took along, and the rooms that broke of something else."""
+    """The deaths with the rooms that each broke, and the rooms that broke for another reason."""
     taken: dict[int, list[int]] = {at: [] for at in range(len(gone))}
     left = []
     for room in traced:
@@ -144,7 +144,7 @@ def _deaths(
 
 
 def _owner(room: Room, gone: Sequence[ProvenDeath]) -> int | None:
-    """The death that is the room's cause: of the instance its cause names, the last one before the room ended."""
+    """Index of the death that caused the room to fail: the last one of the cause's instance before the room ended."""
     if room.cause is None:
         return None
     mine = [
@@ -158,7 +158,7 @@ def _owner(room: Room, gone: Sequence[ProvenDeath]) -> int | None:
 
 
 def _findings(rooms: Sequence[Room]) -> list[DeploymentFinding]:
-    """One for each cause and instance, the one that broke most rooms first."""
+    """One finding per cause and instance; the one that broke most rooms comes first."""
     groups: dict[tuple[str, str], list[Room]] = {}
     for room in rooms:
         if room.cause is not None:
@@ -182,7 +182,7 @@ def _finding(group: Sequence[Room]) -> DeploymentFinding:
 
 
 def _unrecovered(told: Iterable[Event], served: AnsweredRequests, deployment: ObservedDeployment) -> list[Event]:
-    """Without those that call an instance down which answered a request with 200 later: it was down for that time."""
+    """The lines, without those that call an instance down which later answered a request with 200: it recovered."""
 
     def recovered(event: Event) -> bool:
         owner = deployment.at_url(event.values["url"]) if "url" in event.values else None
@@ -193,7 +193,7 @@ def _unrecovered(told: Iterable[Event], served: AnsweredRequests, deployment: Ob
 
 
 def _standing(lines: Sequence[Event], known: Iterable[str]) -> tuple[list[DeploymentFinding], tuple[EffectLines, ...]]:
-    """Errors that are a finding by themselves, and the lines that only name an effect, counted."""
+    """Errors that are findings by themselves, and counts of the lines that only name an effect."""
     first: dict[tuple[str, str], Event] = {}
     count: Counter[tuple[str, str]] = Counter()
     loud: set[tuple[str, str]] = set()
@@ -226,7 +226,10 @@ def _finding_of_line(event: Event) -> DeploymentFinding:
 
 
 def misrouted(deployment: ObservedDeployment) -> tuple[DeploymentFinding, ...]:
-    """Only where the prefill's own log tells which port it listens on, and every decode's what it dials instead."""
+    """Prefills whose requests lead decodes to another bootstrap port, by the router's list.
+
+    Reported only where the prefill's own log names the port it listens on and the port every decode dials is known.
+    """
     return tuple({one.code: one for router in deployment.routers for one in _misrouted_by(router, deployment)}.values())
 
 
@@ -242,7 +245,7 @@ def _misrouted_by(router: RouterWorkers, deployment: ObservedDeployment) -> Iter
 
 
 def _dialled(target: ListedPrefill, deployment: ObservedDeployment) -> int | None:
-    """The port every decode dials for this prefill; None where they differ or do not say."""
+    """The port every decode dials for this prefill; None if they differ or are not logged."""
     if target.port is not None:
         return target.port
     defaults = {one.default_port for one in deployment.decodes}
@@ -281,7 +284,7 @@ def _misrouting(
 def _swapped(
     router: RouterWorkers, other: ObservedInstance, owner: ObservedInstance, deployment: ObservedDeployment
 ) -> bool:
-    """The router sends this one's port for the other one, too."""
+    """Whether the router also sends this prefill's port for the other one."""
     return any(deployment.at_url(each.url) is other and each.port == owner.bootstrap_port for each in router.prefills)
 
 
@@ -328,7 +331,7 @@ def _unknowns(
 
 
 def _missing_logs(deployment: ObservedDeployment, lines: Sequence[Event]) -> Iterator[MissingEvidence]:
-    """Workers and bootstrap servers that others look for and whose log is not here."""
+    """Workers and bootstrap servers that other processes try to reach and whose logs were not given."""
     for router in deployment.routers:
         for url in (*(target.url for target in router.prefills), *router.decodes):
             if deployment.at_url(url) is None:

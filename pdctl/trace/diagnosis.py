@@ -1,4 +1,4 @@
-"""What `pdctl diagnose` found out about a deployment, and what each log is. What no line tells is never guessed."""
+"""What `pdctl diagnose` found out about a deployment, and what each log is. What no line says is never guessed."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 
 CONTROL = frozenset(range(32)) - {9, 10, 12, 13, 27}
-SAMPLE = 1 << 15  # bytes that tell binary from text
+SAMPLE = 1 << 15  # bytes examined to tell binary from text
 
 
 class SourceKind(str, Enum):
-    """What a source is, from its own bytes."""
+    """What kind of source it is, judged by its own bytes."""
 
     ENGINE = "engine"
     ROUTER = "router"
     MIXED = "mixed"  # lines of several processes that carry no name
-    FOREIGN = "foreign"  # text, and no line of it is known
+    FOREIGN = "foreign"  # text in which no line is known
     BINARY = "binary"
     EMPTY = "empty"
 
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """One process's log. role, speaker, release, level: "" where no line tells. files: as they are opened.
+    """One process's log. role, speaker, release, level: "" if no line says. files: the paths to open.
 
-    lines: all of them; known: those a dialect row reads, among the `read` lines that were looked at. began, ended:
-    epoch of its first and last line, None without a time. said: one sentence about what was not understood, or "".
+    lines: number of lines; known: how many of the `read` sampled lines a dialect row reads. began, ended: epoch
+    seconds of the first and last line, None without a time. said: one sentence on what was not understood, or "".
     """
 
     instance: str
@@ -64,7 +64,7 @@ class Death:
 
     since, at: epoch seconds between which it died: its last sign of life, and the line that proves its death; equal
     where its own log or its launcher tells. rooms: those that failed or hung because of it.
-    running: requests its last batch line counted, None without one. untold: what no log can say of its end.
+    running: requests counted by its last batch line, None without one. untold: what no log can say about its end.
     """
 
     instance: str
@@ -84,10 +84,10 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class DeploymentFinding:
-    """A cause that is no death: of rooms that broke, or one that start lines or errors prove without a room.
+    """A cause other than a death: it broke rooms, or start lines or errors prove it without a room.
 
-    rooms: those it broke or slowed down. since, until: epoch, of the first and the last of them. grave: its code is no
-    mere information.
+    rooms: those it broke or slowed down. since, until: epoch seconds of the first and the last of them.
+    grave: the severity of its code is above INFO.
     """
 
     code: str
@@ -105,7 +105,7 @@ class DeploymentFinding:
 
 @dataclass(frozen=True, slots=True)
 class EffectLines:
-    """Lines that name an effect, or harm only now and then: no finding. count: lines of this code in the log."""
+    """Lines that name an effect or are usually harmless, so no finding. count: lines with this code in the log."""
 
     code: str
     slug: str
@@ -116,10 +116,10 @@ class EffectLines:
 
 @dataclass(frozen=True, slots=True)
 class RoomTally:
-    """rooms: outcome → how many; unexplained: broken rooms no line gives a cause for. traced: broken rooms looked into.
+    """rooms: outcome → count; unexplained: broken rooms with no known cause; traced: number of broken rooms traced.
 
-    answered: instance → requests for tokens it answered with 200 by its access lines, without its warm-up. canaries:
-    rooms that doctor left unfinished, to see that both sides let them go; none of the other numbers counts them.
+    answered: instance → generation requests that its access lines show as answered 200, without its warm-up.
+    canaries: rooms doctor left unfinished to check that both sides release them; no other number includes them.
     """
 
     rooms: Mapping[str, int]
@@ -139,29 +139,29 @@ class Diagnosis:
     tally: RoomTally
     unknowns: tuple[MissingEvidence, ...]
     notes: tuple[str, ...]
-    window: tuple[float, float] | None = None  # lines outside do not count, epoch; ±inf where an end was not given
-    empty: bool = False  # no line was written in it
-    lost: str = ""  # that lines were not written, since when and why
+    window: tuple[float, float] | None = None  # epoch seconds; lines outside do not count; ±inf: no limit
+    empty: bool = False  # no line was written in the window
+    lost: str = ""  # says that lines were lost, since when and why; "" if none were
 
     @property
     def wrong(self) -> bool:
-        """A client that left, or a retry that helped, is no fault of the deployment."""
+        """Whether the deployment is at fault; a client that left or a retry that helped does not count."""
         return bool(self.deaths or self.tally.broken or any(finding.grave for finding in self.findings))
 
     @property
     def told(self) -> bool:
-        """Whether any source is one that can be judged: it is known to be a prefill, a decode or a router.
+        """Whether any source can be judged, that is, is known to be a prefill, a decode or a router.
 
-        A router's is not enough beside logs nobody could read.
+        A router's log alone is not enough if other logs could not be read.
         """
         kinds = {source.kind for source in self.sources if source.kind is not SourceKind.ENGINE or source.role}
         return SourceKind.ENGINE in kinds or (SourceKind.ROUTER in kinds and not self.unread)
 
     @property
     def served(self) -> bool:
-        """Whether a line shows that a client got its answer: nothing wrong is no proof without one.
+        """Whether a line shows that a client got its answer; without one, the absence of errors proves nothing.
 
-        A prefill answers its router, and what becomes of that no line of its own tells.
+        A prefill answers its router; its own lines do not say what happens to that answer.
         """
         prefills = {source.instance for source in self.sources if source.role == "prefill"}
         return bool(self.tally.rooms.get("ok") or set(self.tally.answered) - prefills)
@@ -172,7 +172,7 @@ class Diagnosis:
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """Sources with lines of which none, or nobody's in particular, was understood."""
+        """Sources whose lines could not be understood, or not assigned to one process."""
         kinds = (SourceKind.FOREIGN, SourceKind.BINARY, SourceKind.MIXED)
         return tuple(source.instance for source in self.sources if source.kind in kinds)
 
@@ -194,9 +194,9 @@ def _source(library: Library, deployment: ObservedDeployment, log: Log) -> LogSo
 
 
 class FoundKind(NamedTuple):
-    """lines: those of a sample that are not blank; known: how many of them a row of the dialect reads.
+    """lines: the non-blank lines of a sample; known: how many of them a dialect row reads.
 
-    said: one sentence about what was not understood, or "".
+    said: one sentence on what was not understood, or "".
     """
 
     kind: SourceKind
@@ -210,7 +210,7 @@ def kind_of(library: Library, log: Log) -> FoundKind:
     lines = tuple(line for line in (*sample.head, *sample.rest) if line.strip())
     known = sum(library.speech.match(line) is not None for line in lines)
     kind = _kind(log, sample.identity, lines, known)
-    # Lines are counted only where the sentence needs their number: that reads the whole log.
+    # Lines are counted only if the sentence needs their number, because counting reads the whole log.
     looked_at = min(len(lines), library.lines(log)) if kind is SourceKind.FOREIGN else len(lines)
     return FoundKind(kind, lines, known, _describe_kind(kind, sample.identity, lines, known, looked_at, log.size))
 
@@ -228,7 +228,7 @@ def _kind(log: Log, identity: Identity, lines: Sequence[bytes], known: int) -> S
 
 
 def is_binary(lines: Sequence[bytes]) -> bool:
-    """Bytes no log has: more than one in fifty is a control character, or no UTF-8."""
+    """Whether more than one byte in fifty is a control character or not UTF-8, as in no log."""
     data = b"\n".join(lines)[:SAMPLE]
     odd = sum(data.count(bytes([each])) for each in CONTROL)
     broken = data.decode("utf-8", "replace").count("\N{REPLACEMENT CHARACTER}")
@@ -236,7 +236,7 @@ def is_binary(lines: Sequence[bytes]) -> bool:
 
 
 def release(identity: Identity) -> str:
-    """`0.5.8 to 0.5.12`, `0.5.23+`, "" where nothing tells."""
+    """The release range in words, such as `0.5.8 or later, before 0.5.12`; "" if unknown."""
     since, until = identity.since, identity.until
     if since is not None and until is not None:
         return f"{spell(since)} or later, before {spell(until)}"
@@ -275,5 +275,5 @@ def _describe_kind(
 
 
 def files(log: Log) -> tuple[str, ...]:
-    """What to open: of a source of a merged stream the stream itself."""
+    """Paths to open; for a source of a merged stream, the stream itself."""
     return tuple(dict.fromkeys(part.origin or part.path for part in log.parts))

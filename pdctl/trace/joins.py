@@ -1,4 +1,4 @@
-"""A room and the router's attempt that made it: joined by time, status and place, and only where all joins agree."""
+"""Join a room to the router attempt that made it, by time, status and place, and only where all joins agree."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 
-# From the router's dispatch to the room's first line of an engine: the queue in front of the first line is bounded by
-# the timeouts of bootstrap and transfer (300 s each by default, sglang 0.5.3 … 0.5.23).
+# Seconds from the router's dispatch to the first line of an engine about the room: the wait before that line is
+# bounded by the bootstrap and transfer timeouts (300 s each by default, sglang 0.5.3 … 0.5.23).
 PATIENCE = 330.0
 
 
 class Joined(NamedTuple):
-    """attempts: all the room can be. prefill, decode: URLs all of them name, else None. closed: all ended well."""
+    """attempts: all the room can be. prefill, decode: the URL all of them name, else None. closed: all ended well."""
 
     attempts: tuple[RouterAttempt, ...]
     prefill: str | None
@@ -37,7 +37,7 @@ NO_ATTEMPT = Joined((), None, None, False)
 
 
 class Joins:
-    """Which router attempts can be which room. `slack`: seconds by which two clocks may differ, 0 on one host."""
+    """Find which router attempts can be which room. slack: seconds by which two clocks may differ, 0 on one host."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Joins:
         choices: dict[int, list[int]] = {}
         for room, seen in rooms.items():
             choices[room] = [at for at, attempt in enumerate(attempts) if self._fits(seen, attempt)]
-        # An attempt that may hide retries can be any number of rooms: each gets a copy of its own.
+        # An attempt that may hide retries can be any number of rooms, so each room gets its own copy.
         self._copies: dict[int, int] = {}
         self._assignments = Assignments({room: self._own(found) for room, found in choices.items()})
 
@@ -75,7 +75,7 @@ class Joins:
         return own
 
     def _prefill(self, attempt: RouterAttempt) -> str | None:
-        """As logged, or the only one the router has."""
+        """The prefill's URL as logged, or the router's only one."""
         if attempt.prefill:
             return attempt.prefill
         lists = [one for starts in self._deployment.history for one in starts if one.name == attempt.router]
@@ -89,7 +89,7 @@ class Joins:
         return known is not None and known.reads_prefill and attempt.listed and attempt.closed
 
     def _fits(self, room: JoinableRoom, attempt: RouterAttempt) -> bool:
-        """The room's lines fall into the attempt's time, on its decode, and end as it did."""
+        """Whether the room's lines fall within the attempt, are on its decode, and end the way it did."""
         latest = room.first + room.coarse + self._slack
         if attempt.lost:
             until = float("inf") if attempt.end is None else attempt.end
@@ -120,10 +120,10 @@ def _only(values: set[Value | None]) -> Value | None:
 
 @dataclass(slots=True)
 class JoinableRoom:
-    """first: its first line of an engine, written in [first, first + coarse); failed: when its decode gave it up.
+    """first: an engine's first line about it was written in [first, first + coarse); failed: when its decode gave up.
 
-    early: that line shows it on its way; else it may have begun long before. done: its decode finished it.
-    decode, requested: instances, by lines that name them.
+    early: that line shows when it began; otherwise it may have begun long before. done: its decode finished it.
+    decode, requested: names of the instances whose lines show it.
     """
 
     room: int
@@ -145,7 +145,7 @@ def joinable_rooms(events: Iterable[Event], deployment: ObservedDeployment) -> d
         for room in rooms_of(event):
             if room in deployment.warm_ups:
                 continue
-            # A time-out tells when the wait began; other ends do not.
+            # A timeout line says when the wait began; other final lines do not.
             begun, early = event.t - seconds_waited(event), bool(seconds_waited(event)) or not _ends(event)
             seen = found.setdefault(room, JoinableRoom(room, begun, event.uncertainty_s, event.t, early))
             if begun < seen.first:
@@ -157,7 +157,7 @@ def joinable_rooms(events: Iterable[Event], deployment: ObservedDeployment) -> d
 
 
 def _cut_short(rooms: Iterable[int]) -> frozenset[int]:
-    """Numbers another one begins with: of a line that ends within the number of its room."""
+    """Rooms whose digits another room's number begins with: they come from lines truncated within the number."""
     spelt = sorted(map(str, rooms))
     return frozenset(int(short) for short, long in pairwise(spelt) if long.startswith(short))
 
@@ -182,17 +182,17 @@ def _note(seen: JoinableRoom, event: Event, deployment: ObservedDeployment) -> N
 
 
 class Assignments:
-    """All ways to give each of `rooms` one of its dispatches, none of them twice. A dispatch may stay over."""
+    """All ways to give each room one of its dispatches, no dispatch twice. Dispatches may be left over."""
 
     def __init__(self, rooms: Mapping[int, Sequence[int]]) -> None:
         self._rooms = rooms
-        self._held: dict[int, int] = {}  # dispatch → room, one largest assignment
+        self._held: dict[int, int] = {}  # dispatch → room, in one maximum assignment
         for room in rooms:
             self._place(room)
         short = set(rooms) - set(self._held.values())
-        # A group that cannot serve all its rooms lacks a dispatch: nothing follows for any of them.
+        # A group that cannot serve all its rooms lacks a dispatch, so nothing can be concluded for any of them.
         self._lost = self._group(short)
-        # Room → rooms that could take its dispatch, and rooms that could move to one nobody has.
+        # Room → rooms that could take its dispatch; then rooms that could move to a free dispatch.
         self._takers: dict[int, list[int]] = {}
         self._movable: list[int] = []
         for room, choices in rooms.items():
@@ -206,7 +206,7 @@ class Assignments:
         """The dispatches `room` has in at least one assignment; empty when its group cannot be served."""
         if room in self._lost:
             return frozenset()
-        # Whoever stands in the way can step aside if a chain of moves leads to a free dispatch or to this room's own.
+        # A room holding a dispatch can give it up if a chain of moves leads to a free dispatch or to this room's own.
         aside = self._chain((*self._movable, room))
         return frozenset(d for d in self._rooms[room] if d not in self._held or self._held[d] in aside)
 
@@ -220,7 +220,7 @@ class Assignments:
         return found
 
     def _place(self, room: int) -> None:
-        """Find `room` a dispatch, moving others where that helps (an augmenting path, walked without recursion)."""
+        """Find `room` a dispatch, moving others where that helps (an augmenting path, without recursion)."""
         seen: set[int] = set()
         trail: list[tuple[int, int]] = []  # (room that wants, dispatch it would take)
         wanting = [(room, iter(self._rooms[room]))]

@@ -1,4 +1,4 @@
-"""Who is who, by the logs: instances, the addresses they own, and the workers each router hands out."""
+"""The deployment according to its logs: instances, the addresses they own, and the workers each router lists."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pdctl.logs.source import Log
     from pdctl.logs.starts_and_ends import LogEnd
 
-RANKS = 4096  # more data parallel ranks than that nobody has
-GRACE = 30.0  # seconds of log behind a line from which silence after it is not the log's end
+RANKS = 4096  # more data parallel ranks than any deployment has
+GRACE = 30.0  # seconds a log must go on after a line for later silence to mean something
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
 _HOST = re.compile(r"[\w.:-]*\w[\w.:-]*")
-PLACEHOLDER = "<bootstrap port of "  # a port no log tells
+PLACEHOLDER = "<bootstrap port of "  # stands for a port that no log names
 POLICIES = {
     "RoundRobin": "round_robin", "Random": "random", "CacheAware": "cache_aware", "PowerOfTwo": "power_of_two",
     "Manual": "manual", "Bucket": "bucket",
@@ -41,11 +41,11 @@ SEPARATE = (
 
 @dataclass(frozen=True, slots=True)
 class ObservedInstance:
-    """One log's process. hosts: addresses it is known by; ranks: `host:port` of its KV managers; agents: NIXL names.
+    """The process of one log. hosts: addresses it is known by; ranks: `host:port` of KV managers; agents: NIXL names.
 
-    default_port: what it puts in where a request brings no bootstrap port. started, last: stamps of its start lines and
-    of its last line. clean: it ended as it was told to. final: the last known lines of its log. watched: pdctl launched
-    it, and writes its end into its log.
+    default_port: the port it uses when a request carries no bootstrap port. started, last: epoch seconds of its start
+    lines and of its last line. clean: it ended because it was told to. final: the last known lines of its log.
+    watched: pdctl launched it and writes its end into its log.
     """
 
     name: str
@@ -65,28 +65,28 @@ class ObservedInstance:
     watched: bool = False
 
     def listens_on(self, host: str) -> bool | None:
-        """Whether `host` is this process's address; None: it listens on every address and names none."""
+        """Whether `host` is this process's address; None if it listens on every address and names none."""
         if any(same_host(host, known) for known in self.hosts):
             return True
         return None if self.host in WILDCARDS else False
 
     def lived_past(self, t: float) -> bool:
-        """A line later than the second of `t`, and no new start between: it was up all the time."""
+        """Whether it has a line later than the second of `t` without a new start between: it was up throughout."""
         if self.last is None or self.last < t + 1.0:
             return False
         return not any(t < start <= self.last for start in self.started)
 
     def ends_behind(self, t: float) -> bool:
-        """Its log ends so soon after `t` that its silence since then proves nothing."""
+        """Whether its log ends so soon after `t` that its silence since then proves nothing."""
         return self.last is not None and self.last <= t + GRACE
 
     def covers(self, since: float, until: float) -> bool:
-        """Its log begins with its start, before `since`, and goes on past `until`."""
+        """Whether its log begins with its start, before `since`, and goes on past `until`."""
         return any(start <= since for start in self.started) and self.lived_past(until)
 
 
 class ObservedDeployment:
-    """`history`: each router's workers, start by start; `routers`: those of one moment."""
+    """history: each router's workers, start by start; routers: the workers of each router that had only one list."""
 
     def __init__(self, instances: Iterable[ObservedInstance], history: Iterable[tuple[RouterWorkers, ...]]) -> None:
         self.instances: Mapping[str, ObservedInstance] = {one.name: one for one in instances}
@@ -94,7 +94,7 @@ class ObservedDeployment:
         self.routers = tuple(starts[0] for starts in self.history if len(starts) == 1)
 
     def at(self, t: float | None) -> ObservedDeployment:
-        """As it was at `t`. A router that was started with other workers since counts as it was then."""
+        """The deployment as it was at `t`, with the workers each router had then."""
         if len(self.routers) == len(self.history):
             return self
         return ObservedDeployment(
@@ -107,7 +107,7 @@ class ObservedDeployment:
         for event in library.starts:
             starts.setdefault(event.instance, []).append(event)
         ends = library.ends
-        logs = list({log.instance: log for log in reversed(library.logs)}.values())[::-1]  # of each instance, node 0's
+        logs = list({log.instance: log for log in reversed(library.logs)}.values())[::-1]  # node 0's log
         instances = [
             _instance(log.instance, library.identity(log), starts.get(log.instance, []), ends.get(log.instance))
             for log in logs
@@ -126,7 +126,7 @@ class ObservedDeployment:
 
     @cached_property
     def warm_ups(self) -> frozenset[int]:
-        """Rooms engines give their own requests at start; 0 for /health_generate, too (sglang 0.5.3 … 0.5.23)."""
+        """Rooms engines give their own requests at start; /health_generate uses 0, too (sglang 0.5.3 … 0.5.23)."""
         found = {0}
         for one in (*self.prefills, *self.decodes):
             ranks, width = (_count(one.identity.facts.get(name)) for name in ("dp_size", "tp_size"))
@@ -134,16 +134,16 @@ class ObservedDeployment:
         return frozenset(found)
 
     def at_url(self, url: str) -> ObservedInstance | None:
-        """The engine that serves HTTP at `url`, when exactly one log can be its."""
+        """The engine that serves HTTP at `url`, if exactly one log can be that engine's."""
         address = parse_address(url)
         return None if address is None else self._owner(address, (*self.prefills, *self.decodes), lambda one: one.port)
 
     def bootstrap_owner(self, address: HostPort) -> ObservedInstance | None:
-        """The prefill whose bootstrap server is at `address`, when exactly one log can be its."""
+        """The prefill whose bootstrap server is at `address`, if exactly one log can be that prefill's."""
         return self._owner(address, self.prefills, lambda one: one.bootstrap_port)
 
     def rank_owner(self, text: str) -> ObservedInstance | None:
-        """The prefill one of whose ranks has its KV manager at `host:port`."""
+        """The prefill with a rank whose KV manager is at `text` (`host:port`)."""
         owners = [one for one in self.prefills if text in one.ranks]
         return owners[0] if len(owners) == 1 else None
 
@@ -152,7 +152,7 @@ class ObservedDeployment:
         return owners[0] if len(owners) == 1 else None
 
     def complete(self) -> bool:
-        """Every prefill a router hands out has a log here; False too when there is no router's list."""
+        """Whether every prefill on the routers' lists has a log here; False if there is no list."""
         return bool(self.routers) and all(
             not one.cut and len(one.prefills) <= len(self.prefills) for one in self.routers
         )
@@ -173,7 +173,7 @@ class ObservedDeployment:
             (sure if here and port(one) is not None else perhaps).append(one)
         if len(sure) == 1:
             return sure[0]
-        # On one machine one process has the port; elsewhere the log of another that has it may not be here.
+        # On one machine only one process can have the port; on several, the log of its owner may not be here.
         alone = not sure and len(perhaps) == 1 and port(perhaps[0]) is not None
         return perhaps[0] if alone and (address.loopback or self.complete()) else None
 
@@ -183,7 +183,7 @@ def _count(text: str | None) -> int:
 
 
 def _as_of(starts: Sequence[RouterWorkers], t: float) -> RouterWorkers:
-    """The last start before `t`; the first, when all came later."""
+    """The last start before `t`, or the first one if all are later."""
     before = [one for one in starts if one.start is None or one.start.t is None or one.start.t <= t]
     return before[-1] if before else starts[0]
 
@@ -214,7 +214,7 @@ def _instance(name: str, identity: Identity, starts: list[Event], end: LogEnd | 
 
 
 class RouterWorkers(NamedTuple):
-    """`start`: the line that lists its workers, None when it was not found again. cut: it names not all prefills."""
+    """start: the line that lists its workers, None if not found again. cut: the line does not list all prefills."""
 
     name: str
     prefills: tuple[ListedPrefill, ...]
@@ -224,7 +224,7 @@ class RouterWorkers(NamedTuple):
 
 
 def routers_of(name: str, identity: Identity, starts: Iterable[Event]) -> tuple[RouterWorkers, ...]:
-    """One for each time the router was started with other workers, in order; none when the log is no router's."""
+    """One entry for each start of the router with different workers, in order; () if the log is no router's."""
     if not identity.prefills:
         return ()
     found: list[RouterWorkers] = []
@@ -258,20 +258,20 @@ def _as_listed(name: str, identity: Identity, event: Event) -> RouterWorkers:
 
 
 def _cut(listed: str, event: Event | None) -> bool:
-    """The list ends in dots, or in the middle; dots inside a URL are a page's way to leave that out."""
+    """Whether the list ends in dots or in the middle; dots inside a quoted URL only redact that URL."""
     rest = _QUOTED.sub("", listed)
     return "…" in rest or "..." in rest or (event is not None and f"{listed}]" not in event.text)
 
 
 def _same(one: RouterWorkers, other: RouterWorkers) -> bool:
-    """Two lines of one start; one of them may leave its decodes out, or be cut."""
+    """Whether two lines belong to one start; one of them may leave out the decodes, or be cut."""
     short, long = sorted((one.prefills, other.prefills), key=len)
     prefills = short == long or ((one.cut or other.cut) and long[: len(short)] == short)
     return prefills and (one.decodes == other.decodes or not one.decodes or not other.decodes)
 
 
 def _fuller(one: RouterWorkers, other: RouterWorkers) -> RouterWorkers:
-    """The first line, unless the second one says more."""
+    """The first line, unless the second one contains more."""
     more = (one.cut and not other.cut) or (other.decodes and not one.decodes) or one.start is None
     if more or (one.start is not None and one.start.proves(Sign.WORKERS_PRINTED) and other.start is not None):
         return other._replace(decodes=other.decodes or one.decodes)
@@ -279,16 +279,16 @@ def _fuller(one: RouterWorkers, other: RouterWorkers) -> RouterWorkers:
 
 
 def sent_address(upstream: ListedPrefill, default_port: int | None) -> HostPort | None:
-    """The router's host and port for this prefill; where it sends a null, the decode puts in its own port."""
+    """The host and port the router sends for this prefill, with the decode's own port in place of a null."""
     host = parse_address(upstream.url)
     port = upstream.port if upstream.port is not None else default_port
     return None if host is None or port is None else HostPort(host.host, port)
 
 
 def on_hosts_of_their_own(prefills: Iterable[ListedPrefill]) -> bool | None:
-    """Whether every prefill has a host of its own, as far as the URLs tell; None where a page left them out.
+    """Whether every prefill has its own host, as far as the URLs tell; None if a URL is redacted.
 
-    A decode puts its own port behind the host it was sent: a null can lead to another prefill on one host only.
+    A decode combines its own port with the host it was sent, so a null can lead to another prefill only on one host.
     """
     hosts = [address.host if address is not None else "" for address in (parse_address(one.url) for one in prefills)]
     if not all(_HOST.fullmatch(host) for host in hosts):
@@ -297,7 +297,7 @@ def on_hosts_of_their_own(prefills: Iterable[ListedPrefill]) -> bool | None:
 
 
 def router_command(deployment: ObservedDeployment) -> str:
-    """One line to paste, "" when no router's start line is known. A port no log tells stands as a placeholder."""
+    """A router command to paste, "" if not exactly one router's start line is known; unknown ports are placeholders."""
     if len(deployment.routers) != 1:
         return ""
     router = deployment.routers[0]
@@ -317,7 +317,7 @@ def _words(deployment: ObservedDeployment, router: RouterWorkers) -> tuple[str, 
 
 
 def _rest(router: RouterWorkers) -> list[str]:
-    """Address and policies, as far as the start line shows them."""
+    """Flags for address and policies, as far as the start line shows them."""
     if router.start is None:
         return []
     parts = []
@@ -332,7 +332,7 @@ def _rest(router: RouterWorkers) -> list[str]:
 
 
 class HostPort(NamedTuple):
-    """`port` None: null, or not written."""
+    """port None: null, or not written."""
 
     host: str
     port: int | None
@@ -347,7 +347,7 @@ class HostPort(NamedTuple):
 
 
 def parse_address(text: str) -> HostPort | None:
-    """`127.0.0.1:8998`, `[::1]:8998`, `http://host:30000/`, `tcp://host:1`; None when it is none of these."""
+    """Parse `127.0.0.1:8998`, `[::1]:8998`, `http://host:30000/` or `tcp://host:1`; None for other text."""
     try:
         parts = urlsplit(text if "://" in text else f"//{text}")
         return HostPort(parts.hostname, parts.port) if parts.hostname else None
@@ -360,7 +360,7 @@ def same_host(one: str, other: str) -> bool:
 
 
 def is_mixed(log: Log, identity: Identity) -> bool:
-    """Lines of several roles stand in the log, or of several processes, and it could not be taken apart."""
+    """Whether the log holds lines of several roles or processes and could not be split."""
     several = not identity.role and any(reason.startswith("several roles") for reason in identity.reasons)
     return log.mixed or several
 

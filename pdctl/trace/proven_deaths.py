@@ -1,4 +1,4 @@
-"""Every end of an instance that nobody ordered, over all its starts, and what its last words say of the reason."""
+"""Every death of an instance (an end nobody ordered), over all its starts, and the reason its last lines give."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from pdctl.logs.library import Library
     from pdctl.trace.observed_deployment import ObservedDeployment, ObservedInstance
 
-GONE = {"prefill": "PD705", "decode": "PD704", "router": "PD720"}  # by role: it ended, and no line says of what
+GONE = {"prefill": "PD705", "decode": "PD704", "router": "PD720"}  # by role: it ended, and no line says why
 SIGNS_OF_DEATH = frozenset(
     {
         Sign.DIED, Sign.REHEARSED, Sign.ORDERED_TO_END, Sign.RUNNING, Sign.BOOTSTRAP_MISSED, Sign.BOOTSTRAP_REFUSED,
         *MISSED,
     }
 )  # fmt: skip
-NEAR = 10.0  # seconds before an end in which a batch line tells what ended with it
+NEAR = 10.0  # seconds before a death in which a batch line still tells how many requests died with it
 # The last line of a Python traceback: `ValueError: …`, `torch.OutOfMemoryError: …`, `AssertionError`.
 RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout|Failure)\b(?:: .*)?$")
 FROM = "The above exception was the direct cause of the following exception:"
@@ -50,7 +50,7 @@ SAID = 240  # characters of a line that are kept
 
 
 class ProvenDeath(NamedTuple):
-    """`reason`: the exception its traceback ends with, where one was found. mixed: its log is several processes'."""
+    """reason: the exception its traceback ends with, if found. mixed: its log holds lines of several processes."""
 
     death: DeathProof
     reason: Evidence | None
@@ -58,12 +58,12 @@ class ProvenDeath(NamedTuple):
 
 
 def shows_death(row: Row) -> bool:
-    """Rows that can show that an instance is gone, or why: enough to judge deaths from a log of any length."""
+    """Whether the row can show that an instance is gone, or why: these rows suffice to judge deaths."""
     return not SIGNS_OF_DEATH.isdisjoint(row.proves) or row.cause == CRASH or row.cause in MISMATCH
 
 
 def proven_deaths(library: Library, deployment: ObservedDeployment, lines: Sequence[Event]) -> Iterator[ProvenDeath]:
-    """`lines`: those of `wanted` rows. The last end of each instance, and every crash of an earlier start."""
+    """Each instance's last death and every crash of an earlier start. lines: of rows that `shows_death` accepts."""
     last, several = deaths_in(deployment, lines), mixed_logs(library)
     for name, one in deployment.instances.items():
         found = [
@@ -75,13 +75,13 @@ def proven_deaths(library: Library, deployment: ObservedDeployment, lines: Seque
 
 
 def _killed(one: ObservedInstance, lines: Sequence[Event]) -> list[DeathProof]:
-    """Every end of a start that its launcher wrote down."""
+    """Every death that the instance's launcher logged."""
     died = [event for event in lines if event.instance == one.name and event.proves(Sign.DIED)]
     return [DeathProof(one, event.t, None, (event,), event.t) for event in died if event.t is not None]
 
 
 def _earlier(one: ObservedInstance, lines: Sequence[Event], last: DeathProof | None) -> list[DeathProof]:
-    """Crashes that a later start of the same instance followed: the first line of each."""
+    """Crashes followed by a later start of the same instance, each by its first line."""
     found: list[DeathProof] = []
     crashes = crash_lines(event for event in lines if event.instance == one.name and not event.row.echo)
     seen: set[int] = set()
@@ -90,7 +90,7 @@ def _earlier(one: ObservedInstance, lines: Sequence[Event], last: DeathProof | N
             continue
         later = [start for start in one.started if start > event.t]
         if not later or len(later) in seen:
-            continue  # of the last start, or one of whose crash the first line was seen
+            continue  # a crash of the last start, or not the first line of an earlier one
         seen.add(len(later))
         if last is not None and abs(last.at - event.t) < 1.0:
             continue
@@ -100,7 +100,7 @@ def _earlier(one: ObservedInstance, lines: Sequence[Event], last: DeathProof | N
 
 
 def reported_death(each: ProvenDeath, rooms: tuple[int, ...], running: int | None) -> Death:
-    """The death in the catalogue's words."""
+    """The death as reported, in the words of its catalogue entry."""
     death, one = each.death, each.death.instance
     code = _code(death)
     known = entry(code)
@@ -146,12 +146,12 @@ def _code(death: DeathProof) -> str:
 
 
 def codes_of(death: DeathProof) -> frozenset[str]:
-    """Codes under which a room that this end took along is known."""
+    """Codes that the cause of a room broken by this death can have."""
     return frozenset({_code(death), CRASH, GONE.get(death.instance.role, CRASH)})
 
 
 def _mixed_log_note(each: ProvenDeath) -> str:
-    """Of a log that holds several processes' lines: that it was one of them, and not which."""
+    """The description; for a log of several processes, with a note that it was one of them."""
     told = _describe_death(each)
     return f"one of the processes whose lines alternate in it: {told}" if each.mixed else told
 
@@ -178,10 +178,10 @@ def _describe_death(each: ProvenDeath) -> str:
 
 
 def _reason(library: Library, death: DeathProof) -> Evidence | None:
-    """The exception a traceback behind the crash line ends with.
+    """The exception with which the traceback after the crash line ends.
 
-    Of one raised `from` another it is the later: its author wrote it to say what the first one means. What was raised
-    while another was handled is mostly an accident of the handling, so there the first one stands.
+    Of an exception raised `from` another, the later one counts: its author wrote it to explain the first. One raised
+    while another was being handled is mostly an accident of the handling, so there the first one counts.
     """
     crash = next((event for event in death.evidence if is_crash(event) and not event.row.echo), None)
     if crash is None:
@@ -204,7 +204,7 @@ def as_evidence(event: Event, says: str) -> Evidence:
 
 
 def requests_running(death: DeathProof, lines: Iterable[Event]) -> int | None:
-    """Requests a batch line counted right before the end: they ended with it."""
+    """The number of running requests in the last batch line right before the death; None without such a line."""
     name, last = death.instance.name, None
     for event in lines:
         near = event.t is not None and death.since - NEAR <= event.t <= death.since

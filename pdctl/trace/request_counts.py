@@ -1,4 +1,4 @@
-"""Proof by counting: requests taken, answered and cut, for logs in which success leaves no line of its own."""
+"""Proof by counting requests accepted, answered and cut, for logs in which a successful room leaves no line."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from pdctl.trace.joins import JoinableRoom
     from pdctl.trace.observed_deployment import ObservedInstance
 
-LONGEST = 330.0  # seconds an answer is taken to stream for at most
+LONGEST = 330.0  # seconds an answer is assumed to stream at most
 ANSWERS = frozenset({Sign.REQUEST_ANSWERED, Sign.REQUEST_LEFT})
 COUNTED = ANSWERS | {Sign.STARTED, Sign.READY}
 
 
 class RequestCounts:
-    """around: all known lines of all logs from their starts on. Rooms found well are marked in `rooms`."""
+    """Prove by counting that KV caches arrived.
+
+    around: all known lines of all logs from their starts on. Rooms found to be answered are marked `done` in `rooms`.
+    """
 
     def __init__(self, around: Sequence[Event], rooms: Mapping[int, JoinableRoom], decodes: Iterable[str]) -> None:
         self._rooms = rooms
@@ -36,7 +39,7 @@ class RequestCounts:
         return self._proofs.get(room)
 
     def _read(self, decode: str, lines: Sequence[Event]) -> None:
-        """Walk the decode's log; at each balance, the rooms since the last one are settled."""
+        """Walk the decode's log; wherever the counts balance, settle the rooms seen so far."""
         begun = next((at for at, event in enumerate(lines) if event.proves(Sign.READY)), None)
         if begun is None:
             return
@@ -44,7 +47,7 @@ class RequestCounts:
         written = any(event.proves(Sign.PAGE_LIST_SENDS) for event in lines)
         named: set[int] = set()
         failed: set[int] = set()
-        given_up: set[int] = set()  # it told the prefill so; the line that says why may be lost
+        given_up: set[int] = set()  # it told the prefill; the line with the reason may be lost
         took = answered = refused = 0
         for event in lines[begun:]:
             if event.role == "decode" and event.room:
@@ -59,18 +62,18 @@ class RequestCounts:
                 refused += event.values.get("status") != "200"
             elif not _nothing_pending(event):
                 continue
-            # Up to 0.5.18 the decode names each room it sends a page list for; later only its prefills do.
+            # Up to sglang 0.5.18 the decode names each room it sends a page list for; later only its prefills do.
             so_far = named if written else {seen.room for seen in mine if event.t is not None and seen.first <= event.t}
             if not (_nothing_pending(event) or answered == took):
                 continue
             if not took or took != len(so_far) or refused != len(failed & so_far):
                 continue
             if event.proves(Sign.DRAINED) and answered != took:
-                continue  # all has been answered by then: lines are lost
+                continue  # everything has been answered by then, so lines are lost
             self._settle(decode, event, so_far - failed - given_up, answered == took)
 
     def _settle(self, decode: str, proof: Event, good: set[int], all_answered: bool) -> None:
-        """The answer of a stream begins before its cache has come: an answered room needs a second sign that it has."""
+        """A streamed answer is logged before the cache has arrived, so a room also needs a line of its sender."""
         for room in good:
             seen = self._rooms.get(room)
             sender = self._senders.get(room)
@@ -82,7 +85,7 @@ class RequestCounts:
 
 
 def _senders(around: Sequence[Event], rooms: Mapping[int, JoinableRoom]) -> Iterator[tuple[int, Event]]:
-    """Room → the line that shows a prefill sending its cache: its own, or the start of a sender only it can have."""
+    """Pairs of a room and the line that shows a prefill sending its cache: its own line, or a sender's start."""
     by_rank: dict[tuple[str, str], list[Event]] = {}
     for event in around:
         if event.proves(Sign.CACHE_SENDS) and event.values.get("last") == "1" and event.room:
@@ -94,7 +97,7 @@ def _senders(around: Sequence[Event], rooms: Mapping[int, JoinableRoom]) -> Iter
 
 
 def _started(prefill: str, lines: Sequence[Event], rooms: Mapping[int, JoinableRoom]) -> Iterator[tuple[int, Event]]:
-    """As many senders as rooms that are open and can be theirs: each of those rooms has one."""
+    """When as many senders have started as open rooms can have them, each of those rooms has one."""
     candidates: set[int] = set()
     served: set[int] = set()
     started = 0
@@ -116,7 +119,7 @@ def _started(prefill: str, lines: Sequence[Event], rooms: Mapping[int, JoinableR
 
 
 def requests_taken(event: Event) -> int:
-    """How many requests the line says were taken."""
+    """The number of requests the line says were accepted."""
     return numerals.whole(event.values.get("inputs")) or 0 if event.proves(Sign.REQUEST_TOKENIZED) else 0
 
 
@@ -127,7 +130,7 @@ def _nothing_pending(event: Event) -> bool:
 
 
 class CutAnswer(NamedTuple):
-    """An answer of a room of `decode` whose lines reach into [since, until] may be the one that was cut."""
+    """A room of `decode` whose lines reach into [since, until] (epoch seconds) may be the one whose answer was cut."""
 
     decode: str
     since: float
@@ -135,7 +138,7 @@ class CutAnswer(NamedTuple):
 
 
 def cut_answers(around: Sequence[Event], decodes: Iterable[ObservedInstance]) -> tuple[CutAnswer, ...]:
-    """Where some answer was cut and no line tells which."""
+    """The periods in which some answer was cut and no line says which."""
     return tuple(doubt for decode in decodes for doubt in _cut_answers(around, decode))
 
 
@@ -150,7 +153,7 @@ def _cut_answers(around: Sequence[Event], decode: ObservedInstance) -> Iterator[
 
 
 def _stopped_running(lines: Sequence[Event], decode: ObservedInstance) -> bool:
-    """Its last words are of more running requests than had come without an answer: some answer was a stream."""
+    """Whether its last batch line counts more running requests than were unanswered: some answer was a stream."""
     last = max((at for at, event in enumerate(lines) if event.proves(Sign.RUNNING)), default=None)
     if decode.clean or last is None:
         return False
@@ -164,9 +167,9 @@ def _stopped_running(lines: Sequence[Event], decode: ObservedInstance) -> bool:
 
 
 class AnsweredRequests:
-    """Counts lines as they pass: instance → requests answered with 200, without the warm-up of its starts.
+    """Count lines as they pass: instance → requests answered with 200, without its warm-up requests.
 
-    An engine sends itself requests before it says that it is ready. In a log that begins later all lines count.
+    An engine sends itself requests before it logs that it is ready. In a log that begins later, all lines count.
     """
 
     def __init__(self) -> None:
@@ -182,7 +185,7 @@ class AnsweredRequests:
         return self._last.get(instance, t) > t
 
     def passing(self, lines: Iterable[Event]) -> Iterator[Event]:
-        """All lines but the answers, of which there may be any number. `lines`: log by log, in file order."""
+        """All lines except the answers, which can be very many. lines: log by log, in file order."""
         for event in lines:
             if event.proves(Sign.STARTED):
                 self._starting.add(event.instance)
@@ -199,7 +202,7 @@ class AnsweredRequests:
 
 
 def _generated(event: Event) -> bool:
-    """An answer to a request for tokens, not to a question about health or workers."""
+    """Whether it answers a generation request, not one about health or workers."""
     path = event.values.get("path", "").split("?")[0]
     return event.values.get("status") == "200" and path in GENERATES
 

@@ -1,4 +1,4 @@
-"""What `pdctl trace-room` found out about one room. None and UNKNOWN mean: the logs do not say. Nothing is a guess."""
+"""What `pdctl trace-room` found out about one room. None and UNKNOWN mean the logs do not say. Nothing is guessed."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ if TYPE_CHECKING:
 class RoomOutcome(str, Enum):
     OK = "ok"
     FAILED = "failed"
-    HUNG = "hung"  # still waiting when its server was stopped, or when everybody had long given up
+    HUNG = "hung"  # still waiting when its server was stopped, or when all others had long given up
     ABORTED = "aborted"  # its client left, or gave up through the router, before anything had failed
-    REFUSED = "refused"  # the request itself was answered 4xx: nothing of the deployment failed
+    REFUSED = "refused"  # the request itself was answered 4xx: nothing in the deployment failed
     INCOMPLETE = "incomplete"  # the logs end before the room does
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class RoomStep:
-    """One log line that belongs to the room. `row`: the dialect row it speaks, "" for a line that only names the room.
+    """One log line that belongs to the room. row: the dialect row that reads it, "" if it only names the room.
 
     t: seconds since the epoch on the clock of the host that wrote it, None without a time; the line was written in
-    [t, t + uncertainty_s). delta_s: t since the room began, clock offsets taken out; in whole seconds where one line of
-    the room has no more. `offset` is the byte in its file:
-    the only order within one second. rid "": the line names none. text: the line without its prefix.
-    echo: it names an effect, never a cause.
+    [t, t + uncertainty_s). delta_s: seconds since the room began, corrected for clock offsets; whole seconds if any
+    line of the room has no finer stamp. offset: its byte in the file, the only order within one second. rid "": the
+    line names none. text: the line without its prefix. echo: it names an effect, never a cause.
     """
 
     instance: str
@@ -51,7 +50,7 @@ class RoomStep:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A line, and what it proves here."""
+    """A log line and what it proves here."""
 
     instance: str
     file: str
@@ -76,7 +75,7 @@ class Cause:
 class WrongPrefill:
     """The request went to one prefill, the decode's TransferInfo to another.
 
-    by_elimination: no line says who had the request; the one that was contacted is ruled out, and one is left.
+    by_elimination: no line says which prefill had the request; the contacted one is ruled out, and one is left.
     """
 
     requested: str
@@ -94,7 +93,7 @@ class MissingEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """An instance the room met. `why`: how it is known to have."""
+    """An instance involved in the room. why: how that is known."""
 
     instance: str
     role: str
@@ -103,9 +102,9 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """`start`: seconds since the room began, None when a line tells only the length. bytes, gb_s: of a transfer.
+    """start: seconds since the room began, None if the line gives only the length. bytes, gb_s: of a transfer.
 
-    start_uncertainty_s: of `start`, which stands on the clock of the room's lines; uncertainty_s: of `seconds`.
+    start_uncertainty_s: of `start`, which is on the clock of the room's lines; uncertainty_s: of `seconds`.
     """
 
     name: str
@@ -122,7 +121,7 @@ class Duration:
 class LongestGap:
     """The longest stretch without progress; start and end are seconds since the room began.
 
-    after, before: what stands at either end ("decode-0 Sending …"), before "" when nothing follows. code "": not named.
+    after, before: the line at each end ("decode-0 Sending …"); before is "" if nothing follows. code "": not named.
     """
 
     start: float
@@ -137,7 +136,7 @@ class LongestGap:
 
 @dataclass(frozen=True, slots=True)
 class ClockOffset:
-    """`instance`'s clock is `offset_s` ahead of the first lane's (None: nothing tells); `why` names the lines."""
+    """The instance's clock is `offset_s` ahead of the first lane's (None: unknown); `why` names the lines."""
 
     instance: str
     offset_s: float | None
@@ -147,14 +146,14 @@ class ClockOffset:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """`known` says of each attribute that is not None how it is known, by its name in the JSON contract.
+    """known: for each attribute that is not None, by its name in the JSON contract, how it is known.
 
-    rids: instance → the request's id there. prefill_requested got the HTTP request, prefill_contacted got decode's
-    TransferInfo. began, ended: epoch of its first and last line, clock offsets taken out. echoes: lines that name an
-    effect and pass for a cause. consequences: what else went wrong because of `cause`. fix: one command, or "".
-    warm_up: no user's request, but an engine's or a probe's own, with a peer that is not there.
-    canary: no user's request, but doctor's or the router's own, through a real pair.
-    open_until: epoch of the last line of the logs it appears in, where it has begun and no line ends it; else None.
+    rids: instance → the request's id there. prefill_requested got the HTTP request, prefill_contacted got the decode's
+    TransferInfo. began, ended: epoch seconds of its first and last line, corrected for clock offsets. echoes: lines
+    that name an effect and look like a cause. consequences: what else went wrong because of `cause`. fix: one command,
+    or "". warm_up: not a user's request but an engine's or a probe's own, with a fake peer.
+    canary: not a user's request but doctor's or the router's own, through a real pair.
+    open_until: if it has begun and no line ends it, epoch seconds of the last line of the logs naming it; else None.
     """
 
     room: int
@@ -187,10 +186,10 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class RoomSummary:
-    """One line of `pdctl rooms`. `seconds`: first to last line of the room; first_seen: epoch, None without a time.
+    """One line of `pdctl rooms`. seconds: first to last line; first_seen: epoch seconds, None without a time.
 
-    at_least: no line ends it, so `seconds` goes to the last line of the logs it appears in.
-    canary: known to be one; in logs too large to trace every room only where a router's line says so.
+    at_least: no line ends it, so `seconds` runs to the last line of the logs it appears in.
+    canary: known to be one; in logs too large to trace every room, only if a router's line says so.
     """
 
     room: int

@@ -1,4 +1,4 @@
-"""Which rooms are meant: by number, by request id, by what they are like; and what lists are filtered and sorted by."""
+"""Which rooms a command means (by number, request id or property), and the fields that lists filter and sort by."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pdctl.trace.room import Room, RoomSummary
 
 ROOM = re.compile(r"(0[xX])?[0-9a-fA-F]+")
-# Request ids as engines, routers and the OpenAI surface make them: 32 hex digits, a UUID, `chatcmpl-…`, `gnt-…`.
+# Request ids as engines, routers and the OpenAI API make them: 32 hex digits, a UUID, `chatcmpl-…`, `gnt-…`.
 RID = re.compile(
     r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
     r"|(?:chatcmpl|cmpl|gnt|resp|req|pdctl-canary)[-_][\w.-]{4,128}"
@@ -25,7 +25,7 @@ FILTERS = ("room", "prefill", "decode", "phase", "outcome", "cause")
 
 
 class WantedRoom(NamedTuple):
-    """One of the first four is given. typed: the room as it was."""
+    """Exactly one of the first four is given. typed: the room as the user typed it."""
 
     room: int | None = None
     rid: str | None = None
@@ -35,7 +35,7 @@ class WantedRoom(NamedTuple):
 
     @property
     def selection(self) -> bool:
-        """Chosen by what they are like: there may be several."""
+        """Whether it selects rooms by a property, so that there may be several."""
         return self.slowest is not None
 
     @property
@@ -44,7 +44,10 @@ class WantedRoom(NamedTuple):
 
 
 def chosen(words: list[str], rid: str | None, last_failed: bool, slowest: int | None) -> tuple[WantedRoom, list[str]]:
-    """The rooms meant, and the words that are paths: all of them where a flag says which room."""
+    """The wanted rooms, and the words that are paths: all of them if a flag selects the room.
+
+    Raise UsageError without a room, for a word that is no room, or for two flags.
+    """
     given = {"--rid": rid is not None, "--last-failed": last_failed, "--slowest": slowest is not None}
     flags = [flag for flag, stands in given.items() if stands]
     if len(flags) > 1:
@@ -60,7 +63,7 @@ def chosen(words: list[str], rid: str | None, last_failed: bool, slowest: int | 
 
 
 def number(text: str) -> int:
-    """A room as logs (decimal) or OTLP spans (hex) write it; digits alone are decimal."""
+    """Parse a room as logs (decimal) or OTLP spans (hex) write it; digits alone are decimal. Else UsageError."""
     if ROOM.fullmatch(text):
         room = numerals.whole(text) if text.isdigit() else int(text, 16)
         if room is not None and room <= numerals.LARGEST:
@@ -70,7 +73,10 @@ def number(text: str) -> int:
 
 
 def find(library: Library, wanted: WantedRoom) -> list[Room]:
-    """A room asked for by its number comes back even when no line names it; NotFoundError for the other ways."""
+    """Trace the wanted rooms.
+
+    A room given by number comes back even if no line names it; otherwise raise NotFoundError if nothing matches.
+    """
     from pdctl.trace import tracer
 
     if wanted.room is not None:
@@ -84,7 +90,7 @@ def find(library: Library, wanted: WantedRoom) -> list[Room]:
 
 
 class Field(NamedTuple):
-    """`text` is what a filter compares, `key` what rooms are sorted by; what is not known comes first."""
+    """text: what a filter compares; key: what rooms are sorted by, with unknown values first."""
 
     text: Callable[[RoomSummary], str]
     key: Callable[[RoomSummary], object]
@@ -108,7 +114,7 @@ FIELDS: dict[str, Field] = {
 
 
 def matcher(filters: Sequence[str], outcomes: Sequence[str], least: float | None) -> Callable[[RoomSummary], bool]:
-    """Different filters must all hold; of several outcomes one."""
+    """A predicate on summaries: all filters must hold, and one of the outcomes. UsageError for an unknown name."""
     from pdctl.trace.room import RoomOutcome
 
     known = [each.value for each in RoomOutcome]

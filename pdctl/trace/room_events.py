@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from pdctl.logs.library import Library
     from pdctl.trace.room import Room
 
-LONG_RIDS = 6  # letters; a client may call its requests "1", and then every other line names it
-LASTING = 3600.0  # seconds before and behind a room's lines in which those of its request are looked for
-LONG_ROOMS = 6  # digits; a shorter number stands for other things in most lines
+LONG_RIDS = 6  # characters; a client may call its requests "1", which occurs in every other line
+LASTING = 3600.0  # seconds before and after a room's lines in which its request's lines are searched for
+LONG_ROOMS = 6  # digits; a shorter number usually means something else
 
 GENERATES = ("/generate", "/v1/completions", "/v1/chat/completions", "/v1/responses")
 ANSWERED_PATHS = ("/generate", "/v1/completions", "/v1/chat/completions")
-# What a prefill calls finished is its own half.
+# A prefill calls a room finished when its own half is.
 HALF = {Phase.FINISHED: Phase.TRANSFER}
 LEFT_CODE = "PD706"
 
 
 @dataclass(frozen=True, slots=True)
 class RoomEvents:
-    """events: lines with the room or one of its rids. rids: instance → the ids its lines give the room, in order."""
+    """events: lines with the room or one of its rids. rids: instance → the request ids in its lines, in order."""
 
     room: int
     events: tuple[Event, ...]
@@ -46,22 +46,22 @@ class RoomEvents:
 
     @property
     def span(self) -> tuple[float, float] | None:
-        """From when on it waited to its last line, on the clocks of whoever wrote them; a time-out tells how long."""
+        """From its first line, or the start of the wait a timeout line tells, to its last, on the hosts' own clocks."""
         times = [event.t for event in self.events if event.t is not None]
         waits = [event.t - seconds_waited(event) for event in self.events if event.t is not None]
         return (min(times + waits), max(times)) if times else None
 
 
 def seconds_waited(event: Event) -> float:
-    """Seconds the room had spent when a time-out ended it; 0 for all other lines."""
+    """Seconds the room had waited when a timeout ended it; 0 for all other lines."""
     return numerals.real(event.values.get("seconds")) or 0.0 if event.row.phase is Phase.TIMED_OUT else 0.0
 
 
 def gather_room_events(library: Library, room: int) -> RoomEvents:
-    """Lines with the room, then once more those with its rids: aborts and answers name only the request."""
+    """Gather the lines with the room, then those with its rids, because aborts and answers name only the request."""
     named = [event for event in library.of_room(room) if _names_room(event, room)]
     if all(event.row.id and room not in rooms_of(event) for event in named):
-        return RoomEvents(room, (), {})  # known lines that only quote it: a client's text, a refusal of its number
+        return RoomEvents(room, (), {})  # known lines that only quote the number: a client's text, a refusal
     rids: dict[str, dict[str, None]] = {}
     for event in named:
         name = rid_of(event, room)
@@ -72,7 +72,7 @@ def gather_room_events(library: Library, room: int) -> RoomEvents:
     since, until = min(times, default=-math.inf) - LASTING, max(times, default=math.inf) + LASTING
     for instance, names in rids.items():
         wanted = [name for name in names if len(name) >= LONG_RIDS and scan.is_searchable(name)]
-        # The same id on another instance may be another request: only the room joins those.
+        # The same id on another instance may be another request; only the room joins requests across instances.
         for event in library.of_requests(wanted, instance, since, until) if wanted else ():
             place = (event.place.file, event.place.offset)
             if place not in seen and event.room in (None, room):
@@ -82,7 +82,7 @@ def gather_room_events(library: Library, room: int) -> RoomEvents:
 
 
 def _names_room(event: Event, room: int) -> bool:
-    """The line is about this room: the row says so, or the number is too long to mean anything else."""
+    """Whether the line is about this room: the row says so, or the number is too long to mean anything else."""
     if event.room is not None:
         return event.room == room
     if len(str(room)) >= LONG_ROOMS or room in rooms_of(event):
@@ -91,7 +91,7 @@ def _names_room(event: Event, room: int) -> bool:
 
 
 def in_time_order(events: Iterable[Event]) -> tuple[Event, ...]:
-    """By time; a line without one follows the line above it in its file, and one second keeps each file's own order."""
+    """Sort by time, keeping file order within a second; a line without a time follows the one above it in its file."""
     files: dict[str, list[Event]] = {}
     for event in events:
         files.setdefault(event.place.file, []).append(event)
@@ -105,7 +105,7 @@ def in_time_order(events: Iterable[Event]) -> tuple[Event, ...]:
 
 
 def in_file_order(events: Iterable[Event]) -> tuple[Event, ...]:
-    """Each file's lines in their order, one file behind the other."""
+    """Sort by file, then by position in the file."""
     return tuple(sorted(events, key=lambda event: (event.place.file, event.place.offset)))
 
 
@@ -117,7 +117,7 @@ def rooms_of(event: Event) -> tuple[int, ...]:
 
 
 def rid_of(event: Event, room: int) -> str:
-    """The request's id next to `room`; in a batch the lists of rooms and rids go together."""
+    """The id of the request with `room`, "" if there is none; in a batch the lists of rooms and rids correspond."""
     if event.rid:
         return event.rid
     names = re.findall(r"'([^']*)'", event.values.get("rids", ""))
@@ -126,30 +126,30 @@ def rid_of(event: Event, room: int) -> str:
 
 
 def shows_request(event: Event) -> bool:
-    """Only a prefill that got the HTTP request writes this line about the room."""
+    """Whether only a prefill that got the HTTP request writes this line about the room."""
     if event.role != "prefill" or (not event.room and not event.values.get("rooms")):
         return False
     return bool(event.rid or event.values.get("rids")) or event.proves(Sign.HAS_REQUEST)
 
 
 def shows_page_list(event: Event) -> bool:
-    """Only a prefill that got the decode's page list writes this line about the room."""
+    """Whether only a prefill that got the decode's page list writes this line about the room."""
     return event.role == "prefill" and event.proves(Sign.PAGE_LIST_ARRIVED)
 
 
 def is_failure(event: Event) -> bool:
-    """The room ended badly here; an abort notice of the other side is no more than an echo of its own failure."""
+    """Whether the room ended badly here; includes abort notices, which only echo a failure on the other side."""
     return event.row.phase in (Phase.FAILED, Phase.TIMED_OUT, Phase.ABORTED)
 
 
 def first_failure(events: Iterable[Event], role: str) -> Event | None:
-    """The first line in which this side gives the room up; one that names only the request if there is no other."""
+    """The first line in which this side gives the room up; one that names only the request if no other does."""
     found = [event for event in events if event.role == role and is_failure(event) and not is_abort_notice(event)]
     return next((event for event in found if event.room), found[0] if found else None)
 
 
 def is_abort_notice(event: Event) -> bool:
-    """Talk about an abort between the two sides, which the one that failed first began."""
+    """Whether the line is a message about an abort between the two sides, started by the side that failed first."""
     return event.proves(Sign.ABORT_TALK)
 
 
@@ -168,12 +168,12 @@ def step_reached(event: Event) -> Phase | None:
 
 
 def is_answer(event: Event) -> bool:
-    """`Finish:` of a request that was not cut short."""
+    """Whether it is a `Finish:` line of a request that was not cut short."""
     return event.proves(Sign.REQUEST_FINISHED) and finish_reason(event) not in ("", "abort")
 
 
 def finish_reason(event: Event) -> str:
-    """How a `Finish:` line, or its JSON form, says the request ended: stop, length, abort, …; "" when it does not."""
+    """How the request ended by a `Finish:` line or its JSON form: stop, length, abort, …; "" if it does not say."""
     said = event.values.get("finish", "")
     found = re.search(r"""['"]type['"]: ['"](\w+)""", said) or re.match(r"'(\w+)'", said)
     return found[1] if found else ""
@@ -181,12 +181,12 @@ def finish_reason(event: Event) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """`value` is an instance's name. Every answer rests on lines that are there.
+    """value: an instance's name. Every conclusion rests on lines that exist.
 
-    by_elimination: no line names it; all others are ruled out.
+    by_elimination: no line names it, but all others are ruled out.
 
-    Lines that are missing, because a level is off, a file is cut or a collector dropped some, make an answer unknown,
-    never another one.
+    Missing lines (a log level is off, a file is cut, a collector dropped some) make the answer unknown, never a
+    different one.
     """
 
     value: str
@@ -196,16 +196,16 @@ class Conclusion:
 
 
 def is_canary(room_events: RoomEvents) -> bool:
-    """Its request ids begin as only those of canaries do, or the router's line calls it one."""
+    """Whether a request id has the canary prefix, or a router's line calls the room a canary."""
     named = any(rid.startswith(PREFIX) for rids in room_events.rids.values() for rid in rids)
     return named or any(event.proves(Sign.CANARY) for event in room_events.events)
 
 
 def left_on_purpose(room: Room) -> bool:
-    """Doctor leaves one canary of each pair half-way, to see that both sides let it go: nothing is wrong with it."""
+    """Whether doctor left this canary half-way on purpose, to check that both sides release it: nothing is wrong."""
     return room.canary and room.cause is not None and room.cause.code == LEFT_CODE
 
 
 def counts_as_answer(event: Event) -> bool:
-    """The decode's access log of a request: written when a stream begins, and when any other answer ends."""
+    """Whether it is an access line of a generation request, written when a stream begins or another answer ends."""
     return event.proves(Sign.REQUEST_ANSWERED) and event.values.get("path", "").split("?")[0] in ANSWERED_PATHS

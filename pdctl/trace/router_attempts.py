@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pdctl.logs.source import Log
     from pdctl.trace.observed_deployment import ObservedDeployment, ObservedInstance
 
-HEAD_LINES = 200  # lines in which the first stamp of a log is looked for
-ANSWERING = 600.0  # seconds an answer is taken to stream for at most
-MOST_ATTEMPTS = 100  # attempts of one request; no router is told to try so often
+HEAD_LINES = 200  # lines searched for the first stamp of a log
+ANSWERING = 600.0  # seconds an answer is assumed to stream at most
+MOST_ATTEMPTS = 100  # attempts of one request; no router is configured to try so often
 
 
 def possible_attempts(
@@ -30,11 +30,11 @@ def possible_attempts(
     *,
     whole: bool,
 ) -> tuple[RouterAttempt, ...]:
-    """All attempts in `around`, and those that may be missing. begins: router → the stamp of its log's first line.
+    """All attempts in `around`, and those that may be missing. begins: router → epoch seconds of its log's first line.
 
-    incomplete: routers in whose logs lines are not all there, so that others may be missing.
+    incomplete: routers whose logs have truncated lines, so that other lines may be missing.
 
-    whole: `around` is all there is of the logs, so that what the engines answered can be counted against it.
+    whole: `around` covers the logs completely, so attempts can be checked against what the engines answered.
     """
     routers = [one for one in deployment.instances.values() if one.role == "router"]
     found = logged_attempts(around, {one.name: one.last for one in routers})
@@ -46,14 +46,14 @@ def possible_attempts(
 
 
 def first_stamp(library: Library, log: Log) -> float | None:
-    """The stamp of the log's first lines; None when none of them has one. A start is the beginning of all there is."""
+    """The earliest stamp among the log's first lines, epoch seconds; None if none of them has one."""
     beginning = library.sample(log).head[:HEAD_LINES]
     times = [instant.t for line in beginning if (instant := library.instant(log, line)) is not None]
     return min(times, default=None)
 
 
 def _outside(router: ObservedInstance, begun: float | None) -> Iterator[RouterAttempt]:
-    """In front of the first line, unless the log begins with the router's start; and behind the last one."""
+    """Unlogged attempts before the first line, unless that is the router's start, and after the last line."""
     started = begun is not None and any(abs(start - begun) <= 1.0 for start in router.started)
     if not started:
         yield unlogged_attempt(router.name, until=begun)
@@ -64,14 +64,14 @@ def _outside(router: ObservedInstance, begun: float | None) -> Iterator[RouterAt
 def _outnumbered(
     router: ObservedInstance, found: Sequence[RouterAttempt], around: Iterable[Event], deployment: ObservedDeployment
 ) -> bool:
-    """An engine answered more requests since its start than the router's log shows attempts that went there."""
+    """Whether an engine answered more requests since its start than the attempts the router's log shows for it."""
     mine = [one for one in found if one.router == router.name]
     if not mine or not all(one.listed for one in mine):
         return False  # at INFO the router names no pair
     answered: dict[str, int] = {}
     for event in around:
         if event.proves(Sign.READY) or event.proves(Sign.STARTED):
-            answered[event.instance] = 0  # what came before was its own warm-up
+            answered[event.instance] = 0  # earlier answers were its own warm-up
         elif counts_as_answer(event):
             answered[event.instance] = answered.get(event.instance, 0) + 1
     for engine in (*deployment.prefills, *deployment.decodes):
@@ -83,13 +83,13 @@ def _outnumbered(
 
 @dataclass(slots=True)
 class RouterAttempt:
-    """prefill, decode: URLs, "" when no line names them. end None: it never ended in these logs.
+    """prefill, decode: URLs, "" if no line names them. start, end: epoch seconds; end None: no end in these logs.
 
-    status: the decode's answer, 0 for a connection that broke, None when no line says. lines: what tells of it, in file
-    order. listed: a line of its own began it; without one, retries hide in it, and it may stand for several rooms.
-    closed: the request ended with it, answered 200. sglang-router 0.3 writes that only when it has read the prefill's
-    whole answer, so the prefill was through with the room; of smg nothing follows. lost: stands for attempts whose
-    lines are missing in a log that has holes; it can be any room's.
+    status: the decode's answer, 0 for a broken connection, None if no line says. lines: the lines about it, in file
+    order. listed: its own line began it; otherwise it may hide retries and stand for several rooms.
+    closed: the request ended with it, answered 200. sglang-router 0.3 logs that only after it has read the prefill's
+    whole answer, so the prefill was done with the room; for smg nothing follows. lost: stands for attempts whose
+    lines are missing from an incomplete log; it can be any room's.
     """
 
     router: str
@@ -107,16 +107,16 @@ class RouterAttempt:
 
 
 class _Request:
-    """One request's lines, in file order, as attempts."""
+    """Turns one request's lines, fed in file order, into attempts."""
 
     def __init__(self, first: Event, at: float) -> None:
         self.router, self.id = first.instance, first.values["request_id"]
-        # A request whose first lines are cut off began nobody knows when.
+        # If the first lines of a request are cut off, its beginning is unknown.
         self.came = at if first.proves(Sign.REQUEST_CAME, Sign.PAIR_CHOSEN, Sign.LEGS_SENT) else float("-inf")
         self.attempts: list[RouterAttempt] = []
         self.generates = False
-        self.noticed = False  # the line with which it came is there
-        self.gone = False  # and the one with which it left
+        self.noticed = False  # the line of its arrival is there
+        self.gone = False  # and the one of its end
 
     def hear(self, event: Event, at: float) -> None:
         if event.proves(Sign.REQUEST_CAME):
@@ -135,15 +135,15 @@ class _Request:
             self._leave(event, at)
 
     def all(self) -> list[RouterAttempt]:
-        """At INFO a request that is still open has left no line of an attempt: it is one all the same."""
+        """All attempts; at INFO a request still open has no line of an attempt, but counts as one."""
         if not self.attempts and self.generates:
             self._open(self.came, 0)
         return self.attempts
 
     def incomplete(self, last: float | None, *, came: bool, left: bool) -> bool:
-        """Lines of it are missing: some always come together. `last`: the stamp of the router's last line.
+        """Whether lines of it are missing: some always come together. last: epoch seconds of the router's last line.
 
-        came, left: this router writes a line when a request comes, and one when it goes.
+        came, left: whether this router logs when a request arrives, and when it ends.
         """
         if came and not self.noticed:
             return True
@@ -162,7 +162,7 @@ class _Request:
     def _choose(self, event: Event, at: float) -> None:
         told = numerals.whole(event.values.get("attempt"), MOST_ATTEMPTS)
         number = len(self.attempts) if told is None else told
-        # Attempts whose lines are not there took place all the same; nobody knows with whom.
+        # Attempts without lines took place all the same, with an unknown pair.
         while len(self.attempts) < number:
             self._open(self.attempts[-1].end or at if self.attempts else self.came, len(self.attempts))
             self.attempts[-1].end = at
@@ -202,7 +202,7 @@ class _Request:
             self._open(self.came, 0)
         current = self.attempts[-1]
         if current.end is not None and not current.listed and current.status != status:
-            self._open(current.end, len(self.attempts))  # an answer of another kind: there was a retry
+            self._open(current.end, len(self.attempts))  # a different status: there was a retry
             current = self.attempts[-1]
         current.lines.append(event)
         current.end = at if current.end is None else current.end
@@ -211,9 +211,9 @@ class _Request:
 
 
 def logged_attempts(events: Iterable[Event], lasts: Mapping[str, float | None]) -> tuple[RouterAttempt, ...]:
-    """All attempts in `events` of routers, in the order they began. Requests without a time or a name are left out.
+    """All attempts in the routers' `events`, in the order they began. Lines without a time or a request id are ignored.
 
-    lasts: router → the stamp of its log's last line.
+    lasts: router → epoch seconds of its log's last line.
     """
     requests: dict[tuple[str, str], _Request] = {}
     for event in events:
@@ -239,5 +239,5 @@ def logged_attempts(events: Iterable[Event], lasts: Mapping[str, float | None]) 
 
 
 def unlogged_attempt(router: str, since: float = float("-inf"), until: float | None = None) -> RouterAttempt:
-    """What its log may lack: attempts begun in [since, until]."""
+    """Stands for attempts begun in [since, until] (epoch seconds) that the router's log may lack."""
     return RouterAttempt(router, "", 0, since, end=until, lost=True)

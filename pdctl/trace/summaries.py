@@ -1,4 +1,4 @@
-"""All rooms of the logs, each in a line; which of them is meant; what such a list must not keep silent about."""
+"""All rooms of the logs, one summary each; rooms chosen by a property; and the notes such a list needs."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ if TYPE_CHECKING:
     from pdctl.logs.library import Library
     from pdctl.trace.room import Room
 
-TRACED = 200  # rooms that are traced in full where the logs are small; a few milliseconds each
-# What a list is read for comes first.
+TRACED = 200  # rooms traced in full if the logs are small; a few milliseconds each
+# The outcomes a list is read for come first.
 URGENT = (
     RoomOutcome.FAILED, RoomOutcome.HUNG, RoomOutcome.INCOMPLETE, RoomOutcome.UNKNOWN, RoomOutcome.ABORTED,
     RoomOutcome.REFUSED, RoomOutcome.OK,
 )  # fmt: skip
-# Causes that need no more than the room's own lines and the start lines; the others hang on what happened around it.
+# Causes that need only the room's own lines and the start lines; the others depend on what happened around it.
 CAUSES_BY_KINDS = (client_requests.reused, bootstrap_lookups.crossed)
 LIST = "`pdctl rooms` with the same paths lists the rooms there are"
 BROKEN = (RoomOutcome.FAILED, RoomOutcome.HUNG)
 NO_ROOM = "PD712"
-SEARCHED_FOR_DEATHS = 1 << 28  # bytes of logs up to which they are searched for deaths once more
+SEARCHED_FOR_DEATHS = 1 << 28  # bytes of logs up to which all of them are searched for deaths
 DIAGNOSE = "`pdctl diagnose` with the same paths says what happened"
 
 
 def room_summaries(library: Library) -> tuple[RoomSummary, ...]:
-    """Every room a line names, warm-ups and health checks left out, in the order of their first lines.
+    """Every room a line names, without warm-ups and health checks, in the order of their first lines.
 
-    One pass over the logs. Of each room what its own lines prove; where the logs have at most 8 MiB, the 200 rooms that
+    One pass over the logs gives what each room's own lines prove. If the logs have at most 8 MiB, the 200 rooms that
     most need it (those that broke, then the latest) are traced in full, so that a row says what `trace` says.
     """
     tracer = Tracer(library)
     known_kinds: dict[
         int, tuple[all_rooms.LineKinds, KindsSummary]
-    ] = {}  # the object is kept, so that its id stays its own
+    ] = {}  # keeps the object, so that its id is not reused
     found: dict[int, RoomSummary] = {}
     for seen in library.rooms():
         if seen.room in tracer.deployment.warm_ups:
@@ -75,7 +75,7 @@ def room_summaries(library: Library) -> tuple[RoomSummary, ...]:
 
 
 def _known_of(told: all_rooms.LineKinds, tracer: Tracer) -> KindsSummary:
-    """Nothing, where a log holds lines of several processes that nobody can tell apart."""
+    """What the kinds of lines tell; nothing if a log holds lines of several processes that cannot be told apart."""
     if any(seen.instance in tracer.mixed for seen in told.seen):
         return KindsSummary(None, None, None, RoomOutcome.UNKNOWN, "")
     return summary_of_kinds(told, tracer.deployment)
@@ -96,7 +96,7 @@ def _urgent(found: Iterable[RoomSummary]) -> Iterator[RoomSummary]:
 
 
 def _traced(room: Room, listed: RoomSummary) -> RoomSummary:
-    """seconds: what a time-out says it waited before the first line counts."""
+    """The summary of a traced room; its seconds include a wait before the first line that a timeout line reports."""
     seconds = listed.seconds
     if room.began is not None and room.ended is not None:
         waited = min((one.start for one in room.durations if one.start is not None), default=0.0)
@@ -118,7 +118,7 @@ class KindsSummary(NamedTuple):
 
 
 def summary_of_kinds(told: all_rooms.LineKinds, deployment: ObservedDeployment) -> KindsSummary:
-    """None, "" and UNKNOWN where the kinds of lines alone do not tell; `trace` may know more, and nothing else."""
+    """None, "" and UNKNOWN where the kinds of lines alone do not tell; `trace` may say more, never otherwise."""
     room_events = RoomEvents(1, tuple(_one_line_of_each(told)), {})
     who = attribute(room_events, deployment, NO_ATTEMPT, (), {}, None)
     case = Case(room_events, who, deployment, (), NO_ATTEMPT)
@@ -137,7 +137,7 @@ def summary_of_kinds(told: all_rooms.LineKinds, deployment: ObservedDeployment) 
 
 
 def _one_line_of_each(told: all_rooms.LineKinds) -> Iterator[Event]:
-    """One line of each kind, of a room called 1, without a time."""
+    """One line of each kind, about a room numbered 1, without a time."""
     for seen in told.seen:
         for at, row in enumerate(seen.rows):
             place = Place(seen.instance, at + 1, at)
@@ -149,14 +149,14 @@ def _values(row: Row) -> MappingProxyType[str, str]:
     if "(?P<rid>" in row.pattern:
         values["rid"] = "1"
     if Sign.REQUEST_FINISHED in row.proves:
-        values["finish"] = "'length'"  # a request that was cut short has a row of its own
+        values["finish"] = "'length'"  # a request that was cut short has its own row
     return MappingProxyType(values)
 
 
 def by_rid(library: Library, rid: str) -> int:
-    """The room of the request with this id on any instance; the last one when it had several (a router's retry).
+    """The room of the request with this id on any instance; the last one if it had several (a router's retry).
 
-    NotFoundError when no line names the request, or none of them a room.
+    Raise NotFoundError if no line names the request, or none of those lines names a room.
     """
     events = library.of_rid(rid)
     named = [(event, room) for event in events for room in _rooms_of_request(event, rid) if room]
@@ -172,12 +172,12 @@ def by_rid(library: Library, rid: str) -> int:
 
 
 def last_failed(library: Library) -> int:
-    """A user's before a canary, and never a canary that was left on purpose; NotFoundError when no room failed."""
+    """The room that failed last: a user's before a canary, never a canary left on purpose. NotFoundError if none."""
     broken = [one for one in room_summaries(library) if one.outcome in BROKEN]
     broken.sort(key=lambda one: (one.first_seen or 0.0) + (one.seconds or 0.0), reverse=True)
     tracer, spare = Tracer(library), None
     for one in broken:
-        room = tracer.trace(one.room)  # a row of a large log does not tell whose request it was
+        room = tracer.trace(one.room)  # in large logs a summary does not tell whose request it was
         if room.outcome not in BROKEN:
             continue
         if not room.canary:
@@ -190,7 +190,7 @@ def last_failed(library: Library) -> int:
 
 
 def _nothing_failed(library: Library) -> NotFoundError:
-    """That no line names a room that failed is no good news where an instance died or no line was understood."""
+    """The error to raise; it says so if an instance died or a log was not understood, as then it is no good news."""
     notes = ListNotes(library)
     if notes.died:
         names = ", ".join(notes.died)
@@ -201,9 +201,9 @@ def _nothing_failed(library: Library) -> NotFoundError:
 
 
 def slowest(library: Library, n: int) -> tuple[int, ...]:
-    """At most n rooms, slowest first: by the time from first to last line, or what a time-out says it waited.
+    """At most n rooms, slowest first, by the time from first to last line or the wait a timeout line reports.
 
-    NotFoundError when no line has a room and a time.
+    Raise NotFoundError if no line has a room and a time.
     """
     timed = [one for one in room_summaries(library) if one.seconds is not None]
     if not timed:
@@ -212,22 +212,22 @@ def slowest(library: Library, n: int) -> tuple[int, ...]:
 
 
 def _rooms_of_request(event: Event, rid: str) -> Iterable[int]:
-    """Of a batch the room that goes with this id."""
+    """The rooms the line gives the request; in a batch, the room at the position of this id."""
     if rid in (event.rid, event.values.get("request_id")) and event.room is not None:
         return (event.room,)
     return [room for room in rooms_of(event) if rid_of(event, room) == rid]
 
 
 def _when(event: Event) -> tuple[float, str, int]:
-    """Later lines win; where a line has no time, the place in its file counts."""
+    """Sort key: later lines win; lines without a time compare by their place in the file."""
     return (event.t if event.t is not None else float("-inf"), event.place.file, event.place.offset)
 
 
 class ListNotes:
-    """`died`: instances that ended without an order. quiet: engines that write no line about a healthy room.
+    """died: instances that ended without being told to. quiet: engines that write no line about a healthy room.
 
-    strange: what was said of each log that is no engine's and no router's. known: some log is, and has a line in the
-    window that is asked for.
+    strange: one sentence on each log that was not understood. known: some log is an engine's or a router's, and a line
+    was written in the requested time window.
     """
 
     def __init__(self, library: Library) -> None:
@@ -255,7 +255,7 @@ class ListNotes:
         )
 
     def lines(self, listed: bool) -> tuple[str, ...]:
-        """One sentence each. `listed`: some room was found, so that a level that hides healthy ones is no surprise."""
+        """One sentence each. listed: some room was found, so log levels that hide healthy rooms need no mention."""
         said = [f"{name} died: {DIAGNOSE}" for name in self.died]
         if not listed and self.known and not self.died:
             if self.quiet:
@@ -268,7 +268,7 @@ class ListNotes:
         return (*said, *self.strange)
 
     def of_one(self) -> tuple[str, ...]:
-        """Why a room that was asked for by its number may have left no line; others may have."""
+        """Why a room requested by its number may have left no line, even if other rooms did."""
         said = [f"{name} died: {DIAGNOSE}" for name in self.died]
         if self.quiet and not self.died:
             flags = f"{LOG_REQUESTS} or {TIME_STATS}"

@@ -1,4 +1,4 @@
-"""A room on one clock: offsets of hosts, how long each part took, the longest stretch without progress."""
+"""A room on one clock: clock offsets of hosts, how long each part took, the longest stretch without progress."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from pdctl.trace.room import RoomStep
     from pdctl.trace.router_attempts import RouterAttempt
 
-# Lines of one side, and of the other that come at once when its message has.
+# A line about a message that one side sends, and the line the other side writes as soon as it arrives.
 MESSAGES = (
     (Sign.PAGE_LIST_SENDS, Sign.PAGE_LIST_ARRIVES),
     (Sign.ABORT_SENDS, Sign.ABORT_ARRIVES),
 )
-WHOLE_SECOND = 1.0  # seconds: the step of SGLang's stamps
-SAME_CLOCK = 2.0  # seconds: what two stamps of whole seconds and a short way can differ by on one clock
-SHORTEST = 2.0  # seconds; less than that two clocks of whole seconds cannot show
-GAP_TEXT = 60  # letters of a line that name it
+WHOLE_SECOND = 1.0  # seconds: the resolution of SGLang's stamps
+SAME_CLOCK = 2.0  # seconds: what two whole-second stamps and a short network delay can differ by on one clock
+SHORTEST = 2.0  # seconds; two clocks of whole seconds cannot show less
+GAP_TEXT = 60  # characters of a line that stand for it
 
 
 class RoomClock:
-    """The one clock a room is told on: offsets of hosts taken out, and no finer than the coarsest of its lines.
+    """The common clock of a room: corrected for hosts' clock offsets, and no finer than the coarsest of its lines.
 
-    A stamp of whole seconds is the second's beginning. Next to milliseconds it would seem to come before what it
-    followed; so where one line of a room has whole seconds, all of them are counted in whole seconds.
+    A whole-second stamp is the beginning of its second. Next to milliseconds it would seem to come before what it
+    followed, so if one line of a room has whole seconds, all of them are counted in whole seconds.
     """
 
     def __init__(self, lines: Iterable[Event], shifts: Mapping[str, float]) -> None:
@@ -51,13 +51,13 @@ class RoomClock:
         return None if t is None or self.began is None else t - self.began
 
     def exactly(self, event: Event) -> float | None:
-        """The same on the line's own clock: for what is measured back from it."""
+        """Seconds since the room began, at the line's own resolution: for durations measured back from the line."""
         if event.t is None or self.began is None:
             return None
         return event.t - self._shifts.get(event.instance, 0.0) - self.began
 
     def started(self, measured: Iterable[Duration]) -> tuple[Duration, ...]:
-        """With how well their starts are known: entry_time tells milliseconds, but not since when they count."""
+        """Add the uncertainty of their starts: entry_time has milliseconds, the room's beginning may not."""
         return tuple(replace(one, start_uncertainty_s=self.step_s) for one in measured)
 
     def _time(self, event: Event) -> float | None:
@@ -68,7 +68,7 @@ class RoomClock:
 
 
 class CauseAndEffect(NamedTuple):
-    """`cause` was written before `effect`. tight: nothing but the way between two hosts lies between them."""
+    """cause was written before effect. tight: only the network delay between two hosts lies between them."""
 
     cause: Event
     effect: Event
@@ -76,10 +76,10 @@ class CauseAndEffect(NamedTuple):
 
 
 def offsets(events: Sequence[Event], lanes: Sequence[str]) -> tuple[Mapping[str, float], tuple[ClockOffset, ...]]:
-    """instance → seconds to subtract from its stamps; and what is to be said about it.
+    """instance → seconds to subtract from its stamps; and the offsets to report.
 
-    Only what cannot be tells clocks apart: an effect stamped before its cause, or a message under way for longer than
-    any network needs. What two stamps of whole seconds explain is no distance.
+    Clocks differ only where the stamps are otherwise impossible: an effect before its cause, or a message that takes
+    longer than any network needs. A difference that two whole-second stamps can explain is no offset.
     """
     shifts: dict[str, float] = {}
     said: list[ClockOffset] = []
@@ -101,7 +101,7 @@ def offsets(events: Sequence[Event], lanes: Sequence[str]) -> tuple[Mapping[str,
 def _shift(
     name: str, pairs: Iterable[CauseAndEffect], known: Mapping[str, float]
 ) -> tuple[float, float, CauseAndEffect] | None:
-    """How far `name` is ahead of the lanes already placed; the nearest pair counts."""
+    """Seconds by which `name` is ahead of the placed lanes, by the pair with the least shift; uncertainty; the pair."""
     best: tuple[float, float, CauseAndEffect] | None = None
     for pair in pairs:
         cause, effect, tight = pair
@@ -118,7 +118,7 @@ def _shift(
 
 
 def _pairs(events: Sequence[Event]) -> Iterable[CauseAndEffect]:
-    """Page list sent → arrived, abort sent → received; a dispatch → whatever an engine writes about the room."""
+    """Page list sent → arrived; abort sent → received; dispatch → the first line of each engine about the room."""
     stamped = [event for event in events if event.t is not None]
     for cause, effect in MESSAGES:
         sent = [event for event in stamped if event.proves(cause)]
@@ -134,7 +134,7 @@ def _pairs(events: Sequence[Event]) -> Iterable[CauseAndEffect]:
 
 
 def durations(events: Iterable[Event], since_began: Callable[[Event], float | None]) -> tuple[Duration, ...]:
-    """In the order of the room's lines. since_began: a line's time since the room began, on the common clock."""
+    """In the order of the room's lines. since_began: a line's seconds since the room began, on the common clock."""
     found: list[Duration] = []
     for event in events:
         at = since_began(event)
@@ -152,7 +152,7 @@ def durations(events: Iterable[Event], since_began: Callable[[Event], float | No
 
 
 def _without_repeats(found: Iterable[Duration]) -> tuple[Duration, ...]:
-    """Several lines measure the same stretch: the one that also tells bytes is kept, else the first."""
+    """Keep one of several measurements of the same stretch: the one that also has bytes, else the first."""
     kept: list[Duration] = []
     for one in found:
         same = next((at for at, other in enumerate(kept) if _alike(one, other)), None)
@@ -169,7 +169,7 @@ def _alike(one: Duration, other: Duration) -> bool:
 
 
 def transfer_measured(event: Event) -> tuple[float, float] | None:
-    """Bytes and seconds of the transfer a line of the room measures, from its first byte to its last."""
+    """Bytes and seconds of the transfer, from first byte to last, that the line measures; None if it measures none."""
     if event.proves(Sign.PREFILL_TIMES):
         times = time_stats.read(event.values.get("times", ""), "prefill")
         return (times.bytes, times.transfer_seconds) if times.bytes and times.transfer_seconds else None
@@ -178,7 +178,7 @@ def transfer_measured(event: Event) -> tuple[float, float] | None:
 
 
 def _times(event: Event, at: float | None) -> Iterator[Duration]:
-    """One after the other from the moment the request came in, where the line tells when that was."""
+    """One after the other from the moment the request came in, if the line says when that was."""
     role = "prefill" if event.proves(Sign.PREFILL_TIMES) else "decode"
     times = time_stats.read(event.values.get("times", ""), role)
     # The entry is on the clock of the line's own stamp, so it moves with it.
@@ -207,7 +207,7 @@ def _duration(event: Event, name: str, seconds: float, at: float | None) -> Dura
 
 
 def at_router(attempts: Iterable[RouterAttempt], began: float) -> tuple[Duration, ...]:
-    """The one attempt a room was, from dispatch to answer."""
+    """The duration of the room's router attempt, from dispatch to answer; () unless there is exactly one."""
     only = [attempt for attempt in attempts if attempt.end is not None and attempt.listed]
     if len(only) != 1:
         return ()
@@ -217,7 +217,7 @@ def at_router(attempts: Iterable[RouterAttempt], began: float) -> tuple[Duration
 
 
 def longest_gap(steps: Sequence[RoomStep], measured: Sequence[Duration], code: str) -> LongestGap | None:
-    """Between two lines that follow each other, or what a time-out says it waited before the first line."""
+    """The longest time between two consecutive lines, or the wait before the first line that a timeout line reports."""
     timed = sorted((step for step in steps if step.delta_s is not None), key=lambda step: step.delta_s or 0.0)
     found: list[LongestGap] = []
     for before, after in pairwise(timed):

@@ -1,4 +1,4 @@
-"""From a library of logs to everything they tell about one room."""
+"""Trace one room: from a library of logs to everything they tell about it."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from pdctl.trace.room_events import Conclusion, RoomEvents
     from pdctl.trace.verdict import Verdict
 
-WHOLE = 8 << 20  # bytes of logs that are looked at from end to end; of more, only what lies around the room
-AFTER = 90.0  # seconds behind a room's last line: a router's health check misses a dead worker within a minute
-CLOCKS_APART = 2.0  # seconds the clocks of different hosts are taken to differ by at most
+WHOLE = 8 << 20  # bytes of logs up to which all of them is examined; above, only what lies around the room
+AFTER = 90.0  # seconds after a room's last line: a router's health check notices a dead worker within a minute
+CLOCKS_APART = 2.0  # seconds by which clocks of different hosts are assumed to differ at most
 ROLES = ("router", "prefill", "decode", "")
 
 
 def trace(library: Library, room: int) -> Room:
-    """What the logs tell about `room`. A room no line names comes back with no events and nothing known."""
+    """What the logs tell about `room`. A room that no line names has no events, and nothing about it is known."""
     return Tracer(library).trace(room)
 
 
 class Surroundings(NamedTuple):
-    """What a stretch of the logs holds beside the room: known lines, other rooms, and what follows for all of them."""
+    """What a stretch of the logs holds besides the room: known lines, other rooms, and what follows for all of them."""
 
     lines: tuple[Event, ...]
     rooms: Mapping[int, JoinableRoom]
@@ -48,7 +48,7 @@ class Surroundings(NamedTuple):
 
 
 class Tracer:
-    """Traces rooms of one library; what concerns all of them is read once."""
+    """Trace rooms of one library; what concerns all of them is read once."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -89,7 +89,7 @@ class Tracer:
         return self._study((*self._finals(), *lines), whole=False, complete=not self._cut())
 
     def _cut(self) -> bool:
-        """Whether a router's log was too long to be read around the room: an attempt left out could be the room's."""
+        """Whether a router's log was too long to read fully around the room, so the room's attempt may be missing."""
         routers = {one.name for one in self.deployment.instances.values() if one.role == "router"}
         paths = [part.path for log in self._library.logs if log.instance in routers for part in log.parts]
         return any(note.startswith(path) for note in self._library.notes for path in paths)
@@ -97,7 +97,7 @@ class Tracer:
     def _study(self, lines: Iterable[Event], *, whole: bool, complete: bool = True) -> Surroundings:
         found = in_file_order({(line.place.file, line.place.offset, line.row.id): line for line in lines}.values())
         rooms = joinable_rooms(found, self.deployment)
-        # Counting needs the logs from their starts on.
+        # Counting needs the logs from their beginnings.
         counts = RequestCounts(found, rooms, (one.name for one in self.deployment.decodes)) if whole else None
         tried = (
             possible_attempts(found, self.deployment, self._begins, self._incomplete, whole=whole) if complete else ()
@@ -124,7 +124,7 @@ def room_report(
     lines = _lines(case)
     lanes = _lanes(case, lines)
     shifts, clocks = offsets(lines, [lane.instance for lane in lanes])
-    if verdict.cause is not None and verdict.cause.code == "PD717":  # what came late lay unread: no clock is wrong
+    if verdict.cause is not None and verdict.cause.code == "PD717":  # late messages were left unread: no clock is wrong
         shifts, clocks = {}, ()
     common = RoomClock(lines, shifts)
     began, ended_at = common.began, common.ended
@@ -168,7 +168,7 @@ def room_report(
 
 
 def _lines(case: Case) -> tuple[Event, ...]:
-    """The room's own, and the router's of the one attempt it can have been."""
+    """The room's own lines, and the router's lines of its attempt if only one is possible."""
     found = list(case.room_events.events)
     listed = [attempt for attempt in case.joined.attempts if attempt.listed]
     if len(case.joined.attempts) == len(listed) == 1:
@@ -194,7 +194,7 @@ def _attributes(case: Case) -> tuple[tuple[str, Conclusion | None], ...]:
 
 
 def _evidence(case: Case, verdict: Verdict, shown: Event | None, open_: bool) -> tuple[Evidence, ...]:
-    """What the verdict rests on, then what the answers rest on, each line once. open_: no line ends the room."""
+    """The lines the verdict rests on, then those the attributes rest on, each once. open_: no line ends the room."""
     found: dict[tuple[str, int], Evidence] = {}
     proofs = list(verdict.finding.proofs) if verdict.finding else []
     said = [(proof.says, proof.event) for proof in proofs]
@@ -226,9 +226,9 @@ def _step(event: Event, delta: float | None, step_s: float) -> RoomStep:
 
 
 def _sorted(steps: Iterable[RoomStep]) -> list[RoomStep]:
-    """By time on the common clock; a line without one stays behind the line above it.
+    """Sort by time on the common clock; a line without a time stays after the line above it.
 
-    Which of two files' lines of one moment came first nobody knows; they stand as a room usually goes.
+    Lines of different files with the same time are put in the order a room usually takes.
     """
     keyed: list[tuple[float, int, int, RoomStep]] = []
     seen: dict[str, tuple[float, int]] = {}
@@ -242,7 +242,7 @@ def _sorted(steps: Iterable[RoomStep]) -> list[RoomStep]:
 
 
 def _usual(step: RoomStep) -> int:
-    """Ends last, the router's after those it waits for."""
+    """The usual order of steps: final steps last, the router's after those it waits for."""
     if step.phase is None:
         return 0
     return step.phase.order + (100 if step.role == "router" and step.phase.ends else 0)
@@ -259,7 +259,7 @@ def _value(known: Conclusion | None) -> str | None:
 
 
 def _without_verdict(room: Room, among: Iterable[str]) -> Room:
-    """The room without anything that rests on who wrote a line: only that a line calls it failed stays."""
+    """The room without anything that depends on who wrote a line; only a failure that a line states remains."""
     several = ", ".join(sorted({step.instance for step in room.events} & set(among)))
     what = f"which process wrote which line: {several} holds lines of several processes, and none names its own"
     failed = room.outcome is RoomOutcome.FAILED

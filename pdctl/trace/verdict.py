@@ -1,4 +1,4 @@
-"""The verdict on a case: its cause, how it ended, what no line says, and what else is to be said."""
+"""The verdict on a case: its cause, how it ended, what no line says, and notes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pdctl.trace.joins import JoinableRoom
     from pdctl.trace.observed_deployment import ObservedInstance
 
-# In causal order: what stands earlier brings about what stands later. The first that fits is the cause.
+# In causal order: earlier causes bring about later ones. The first that fits is the cause.
 ORDER: tuple[Callable[[Case], CauseFinding | None], ...] = (
     client_requests.turned_away,
     client_requests.sampled,
@@ -61,7 +61,7 @@ ORDER: tuple[Callable[[Case], CauseFinding | None], ...] = (
     client_requests.outlasted,
     client_requests.refused,
 )
-# Whoever had the room was gone before it ended.
+# Causes by which the process that had the room died before the room ended.
 FATAL = frozenset({"PD704", "PD705", "PD720", "PD707", "PD709", "PD302", "PD303", "PD304", "PD306", "PD308"})
 CLIENT_LEFT = "PD706"
 LOG_REQUESTS = "--log-requests --log-requests-level 0"
@@ -106,7 +106,7 @@ def judge(case: Case) -> Verdict:
 def outcome(
     case: Case, rooms: Mapping[int, JoinableRoom], finding: CauseFinding | None
 ) -> tuple[RoomOutcome, Event | None]:
-    """The outcome, and the line that shows it where one does."""
+    """The outcome, and the line that shows it, if one does."""
     if case.warm_up:
         return RoomOutcome.UNKNOWN, None
     turned_away = next((event for event in case.room_events.by("router") if event.row.phase is Phase.REFUSED), None)
@@ -115,7 +115,7 @@ def outcome(
     ends_badly = (Phase.FAILED, Phase.ABORTED)
     refused = next((event for event in case.room_events.by("router") if event.row.phase in ends_badly), None)
     if refused is not None and refused.row.phase is Phase.ABORTED and case.done is not None:
-        refused = None  # the client left when its answer was complete
+        refused = None  # the client left after its answer was complete
     if finding is not None and finding.code == CLIENT_LEFT:
         return RoomOutcome.ABORTED, case.decode_failed or case.prefill_failed or refused
     broken = case.decode_failed or case.prefill_failed or refused
@@ -132,7 +132,7 @@ def outcome(
 
 
 def goes_on(case: Case, ended: RoomOutcome) -> bool:
-    """It has begun, and no line ends it where one would: it hung, a log stops, or a logged request has no answer."""
+    """Whether it began and lacks a final line it should have: it hung, a log stops, or a request has no answer."""
     if ended in (RoomOutcome.HUNG, RoomOutcome.INCOMPLETE):
         return bool(case.room_events.events)
     if ended is not RoomOutcome.UNKNOWN or case.warm_up:
@@ -148,7 +148,7 @@ def _is_dispatch(event: Event) -> bool:
 
 
 def open_until(case: Case, ended: RoomOutcome) -> float | None:
-    """The last line of the logs that a room appears in which goes on: so long it has lived at least. Else None."""
+    """If the room goes on, the time of the last line of the logs it appears in (epoch seconds), else None."""
     if not goes_on(case, ended):
         return None
     names = {event.instance for event in case.room_events.events}
@@ -156,11 +156,11 @@ def open_until(case: Case, ended: RoomOutcome) -> float | None:
     return max(lasts, default=None)
 
 
-QUEUES = ("bootstrap", "inflight", "prealloc", "transfer")  # values of a batch line that count rooms which wait
+QUEUES = ("bootstrap", "inflight", "prealloc", "transfer")  # values of a batch line that count waiting rooms
 
 
 def queues_behind(case: Case) -> Iterator[tuple[str, Event]]:
-    """Of each engine the room was with, its last batch line behind the room's, if it counts rooms that wait."""
+    """For each engine that had the room, its last batch line after the room's lines, if it counts waiting rooms."""
     for name in (*case.room_events.instances("prefill"), *case.room_events.instances("decode")):
         since = max((one.t for one in case.room_events.events if one.instance == name and one.t), default=0.0)
         batches = [
@@ -182,7 +182,7 @@ def _count(event: Event, queue: str) -> int:
 
 
 def _pending(case: Case, rooms: Mapping[int, JoinableRoom]) -> Event | None:
-    """A shutdown found the room's request still there: by its id, or because no other can be meant."""
+    """The shutdown line that reports the room's request as pending: by its id, or because it can mean no other."""
     for name in {event.instance for event in case.room_events.events if event.role in ("prefill", "decode")}:
         for event in case.around:
             if event.instance != name or not event.proves(Sign.DRAINED):
@@ -197,7 +197,7 @@ def _pending(case: Case, rooms: Mapping[int, JoinableRoom]) -> Event | None:
 
 
 def _log_ends_early(case: Case) -> bool:
-    """The log of its decode ends, untold, right behind the room's last line."""
+    """Whether the log of its decode ends right after the room's last line, without an order to end."""
     span, decode = case.room_events.span, case.decode
     if span is None or decode is None or decode.clean or not case.room_events.by("decode"):
         return False
@@ -205,7 +205,7 @@ def _log_ends_early(case: Case) -> bool:
 
 
 def phase_reached(case: Case, ended: RoomOutcome) -> Phase | None:
-    """The furthest step any line proves; an end is no step, but a good one is the last."""
+    """The furthest step any line proves. A failure is not a step; success is the last one."""
     if ended is RoomOutcome.OK:
         return Phase.FINISHED
     found = [phase for event in case.room_events.events if (phase := step_reached(event)) is not None]
@@ -222,7 +222,7 @@ def phase_reached(case: Case, ended: RoomOutcome) -> Phase | None:
 
 
 def missing_evidence(case: Case, outcome: RoomOutcome, fix: str) -> tuple[MissingEvidence, ...]:
-    """One entry for each thing that stayed unknown, in the order a room meets them."""
+    """One entry for each thing that stayed unknown, in the order a room goes through them."""
     return () if case.warm_up else tuple(dict.fromkeys(_missing_evidence(case, outcome, fix)))
 
 
@@ -274,14 +274,14 @@ def _missing_request(case: Case) -> Iterator[MissingEvidence]:
 def _routers(case: Case) -> Iterator[tuple[str, str]]:
     routers = [one for one in case.deployment.instances.values() if one.role == "router"]
     for one in routers:
-        # Rust routers name the pair at DEBUG; none of them names the room.
+        # Rust routers log the pair at DEBUG; none of them logs the room.
         known = adapter(one.identity.speaker)
         if known is not None and known.pairs_at_debug and one.identity.level is not Level.DEBUG:
             yield one.name, f"{DEBUG} on {one.name}"
 
 
 def _nobody(case: Case) -> bool:
-    """No page list was sent: the decode had given up before, or was gone; or prefills that log each one had none."""
+    """Whether no page list was sent: the decode gave up or died before, or prefills that log every one got none."""
     failed = case.decode_failed
     if failed is not None and step_reached(failed) is Phase.PREALLOC:
         return True
@@ -296,14 +296,14 @@ def _names_every_room(one: ObservedInstance) -> bool:
 
 
 def _decode_was_dead(case: Case) -> bool:
-    """The only decode it can have been was dead before the room began."""
+    """Whether the only decode that can have had the room was dead before it began."""
     span, decode = case.room_events.span, case.decode
     death = case.deaths.get(decode.name) if decode is not None and case.who.decode is None else None
     return death is not None and span is not None and death.since <= span[0] + NEAR
 
 
 def _contact_flag(case: Case) -> str:
-    """NIXL logs the handshake at DEBUG; mooncake never does, there only the request's address leads on."""
+    """The flag that reveals the contact: NIXL logs the handshake at DEBUG; mooncake never does, so log the requests."""
     engines = (*case.deployment.prefills, *case.deployment.decodes)
     if any(one.identity.backend == "mooncake" for one in engines):
         return f"{LOG_REQUESTS} on {_names(case.deployment.decodes)} (mooncake logs no handshake at any level)"
@@ -349,7 +349,7 @@ def _room_notes(case: Case, verdict: Verdict, ended: RoomOutcome) -> Iterator[st
 
 
 def _looked_up(case: Case) -> Iterator[str]:
-    """What the bootstrap server said that the decode gave the room up for."""
+    """What the bootstrap server answered to make the decode give the room up."""
     failed = case.decode_failed
     found = case.dialled(failed) if failed is not None and failed.proves(Sign.GAVE_UP_UNMET) else None
     answer = case.answered(failed, found[0]) if failed is not None and found is not None else None
@@ -359,7 +359,7 @@ def _looked_up(case: Case) -> Iterator[str]:
 
 
 def _nulls(case: Case, verdict: Verdict) -> Iterator[str]:
-    """What the router's list would do to some rooms, where nothing shows that it did it to this one."""
+    """What the router's list would do to some rooms, if nothing shows that it did so to this one."""
     router = case.router
     if verdict.cause is not None or router is None or router.start is None:
         return
@@ -376,7 +376,7 @@ def _nulls(case: Case, verdict: Verdict) -> Iterator[str]:
 
 
 def _given_up(case: Case) -> Iterator[str]:
-    """Requests given up where they may have waited for this room's page list: no line says which room they had."""
+    """A request given up in a bootstrap queue that may have had this room; no line says which room it had."""
     asked, met, span = case.who.requested, case.who.contacted, case.room_events.span
     if met is None or span is None or (asked is not None and not asked.by_elimination):
         return

@@ -1,1 +1,1 @@
-"""Doctor's report in every form it is asked for: one module per form, the same findings in each."""
+"""Doctor's report in all its forms, with the same findings in each."""

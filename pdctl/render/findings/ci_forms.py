@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from pdctl.doctor.check import CanaryCell, Checked, Finding, Report
 
 
-# `blue.yaml:12: …`, also behind the instance it is about: `decode-0: run.sh:3: …`
+# `blue.yaml:12: …`, also after the instance it is about: `decode-0: run.sh:3: …`
 NAMED = re.compile(r"(?P<file>[^\s:]+):(?P<line>[1-9][0-9]{0,8})\b")
-# What else is written NAME:NUMBER is an address: `127.0.0.1:8998`, `prefill:30000`, `node.example.com:8998`.
+# Anything else of the form NAME:NUMBER is an address: `127.0.0.1:8998`, `prefill:30000`, `node.example.com:8998`.
 FILE = re.compile(r".*/.+|<stdin>|.+\.(?:ya?ml|json|sh|bash|log|txt|out|env|service|gz|zst)(?:\.\d{1,9})?")
 COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
 CANARY = "PD610"  # the finding for a failed cell of the matrix
@@ -38,8 +38,8 @@ class FindingPlace(NamedTuple):
 
 
 def place(found: Finding) -> FindingPlace | None:
-    """Where the observed value is written: the evidence about the finding's own instance, else the line that has the
-    value in it, else the first that names a place."""
+    """Where the observed value is written: the place named by evidence about the finding's own instance, else by a line
+    that contains the value, else by the first line that names one; None without any."""
     named = [(line, one) for line in found.evidence if (one := _named(line)) is not None]
     own = [one for line, one in named if found.instance and line.startswith(f"{found.instance}: ")]
     holds = [one for line, one in named if found.observed and found.observed in line]
@@ -69,7 +69,7 @@ def _command(found: Finding) -> str:
 
 
 def _data(text: str) -> str:
-    """As the runner decodes a message: percent and line ends are escaped. Halves of characters cannot be written."""
+    """Escape percent signs and line ends, as the runner decodes them, and lone surrogates, which cannot be written."""
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
@@ -79,8 +79,8 @@ def _property(text: str) -> str:
 
 
 def to_xml(report: Report, fail_on: Severity | None = Severity.ERROR) -> str:
-    """`fail_on`: what the exit code goes by. A case fails, or is an error where doctor could not look, exactly if the
-    exit code is not 0; what is unknown is skipped, and what does not count stands in its case's output."""
+    """JUnit XML. fail_on: the severity that decides the exit code. A case fails, or is an error if doctor could not
+    look, exactly if the exit code is not 0; unknown checks are skipped; what does not count is in its case's output."""
     against = failing(report, fail_on)
     tag = "error" if check_run.exit_code(report, fail_on) is ExitCode.NOT_PROBED else "failure"
     checks = _suite("checks", [_check(each, report, against, tag) for each in report.checks], report.seconds)
@@ -154,7 +154,7 @@ def _clean(text: str) -> str:
 
 
 def to_sarif(report: Report, fail_on: Severity | None = Severity.ERROR) -> str:
-    """`fail_on`: what the exit code goes by."""
+    """SARIF 2.1.0. fail_on: the severity that decides the exit code."""
     codes = sorted({found.code for found in report.findings})
     run = {
         "tool": {"driver": {"name": "pdctl", "version": __version__, "rules": [_rule(code) for code in codes]}},
@@ -165,7 +165,7 @@ def to_sarif(report: Report, fail_on: Severity | None = Severity.ERROR) -> str:
 
 
 def _invocation(report: Report, fail_on: Severity | None) -> dict[str, object]:
-    """Not successful where too little could be checked: no result then does not mean that all is well."""
+    """Not successful if too little could be checked: then the absence of results does not mean that all is well."""
     code = check_run.exit_code(report, fail_on)
     blind = code is ExitCode.NOT_PROBED
     told: dict[str, object] = {"executionSuccessful": not blind, "exitCode": int(code)}
@@ -202,14 +202,14 @@ def _result(found: Finding, codes: list[str]) -> dict[str, object]:
 
 
 def _weight(severity: Severity) -> dict[str, object]:
-    """Info is no failure: SARIF's kind for that has no level (3.27.9, 3.27.10)."""
+    """Info is not a failure, and SARIF's kind for that has no level (3.27.9, 3.27.10)."""
     if severity is Severity.INFO:
         return {"kind": "informational", "level": "none"}
     return {"kind": "fail", "level": LEVELS[severity.value]}
 
 
 def _location(found: Finding) -> dict[str, object]:
-    """The first place in a file that the evidence names; an instance is a logical place."""
+    """The physical location is the place the evidence names, if any; the logical location is the instance."""
     location: dict[str, object] = {"logicalLocations": [{"name": found.instance or "deployment", "kind": "resource"}]}
     named = place(found)
     if named is not None:

@@ -1,6 +1,6 @@
-"""The forms of `pdctl doctor -o`: JSON and JSON lines (schema pdctl.findings/1) here, the others beside it.
+"""The forms of `pdctl doctor -o`: JSON and JSON lines (schema pdctl.findings/1) here, the others in sibling modules.
 
-With `--watch`, what opened or was resolved since the last look, as text or as JSON lines.
+With `--watch`, what was opened or resolved since the last round, as text or as JSON lines.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class ReportForm(str, Enum):
 def write(
     form: ReportForm, report: Report, term: Term, verbose: bool = False, fail_on: Severity | None = Severity.ERROR
 ) -> None:
-    """Write nothing where the form has nothing to say (GitHub commands without a finding).
+    """Write the report; nothing if the form has no content (GitHub commands without a finding).
 
-    `fail_on`: what the exit code goes by; JUnit and SARIF say the same.
+    fail_on: the severity that decides the exit code; JUnit and SARIF agree with it.
     """
     if form is ReportForm.TEXT:
         from pdctl.render.findings.report_text import show
@@ -67,7 +67,7 @@ def _document(form: ReportForm, report: Report, fail_on: Severity | None) -> str
 
 
 def _ascii(form: ReportForm, text: str) -> str:
-    """Escape what is not ASCII: it occurs only in strings, and each form has an escape for those."""
+    """Escape what is not ASCII: it occurs only in strings, and each form has an escape for it."""
     if form is ReportForm.JUNIT:
         return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
     if form is ReportForm.GITHUB:
@@ -174,7 +174,7 @@ def show_changes(watched: Watched, term: Term) -> None:
 
 
 def change_lines(watched: Watched) -> str:
-    """`{"event": "opened"|"resolved", "time", …finding}`, one per line; empty when nothing changed."""
+    """`{"event": "opened"|"resolved", "time", …finding}`, one per line; empty if nothing changed."""
     now = round(time.time(), 3)
     events: list[dict[str, object]] = [
         {"event": "resolved", "time": now, "open_seconds": round(done.seconds, 3), **finding(done.finding)}

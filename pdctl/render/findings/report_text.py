@@ -1,4 +1,4 @@
-"""Doctor's report as text: findings first, then the port table, the canary matrix and what was checked."""
+"""Doctor's report as text: findings, then the port table, the canary matrix and what was checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MARKS = {Severity.ERROR: ("✗", "x", "red"), Severity.WARNING: ("!", "!", "yellow"), Severity.INFO: ("·", "-", "cyan")}
 COLUMNS = ("flag", "server_info", "bootstrap", "router", "annotation")
-WAYS = ("needs ", "no load is given", "no workload is given")  # reasons for skipping that name what is missing
+WAYS = ("needs ", "no load is given", "no workload is given")  # beginnings of skip reasons that say what is missing
 FEW = 6  # codes named in one line
 NOT_CHECKABLE = "not checkable, because"
 NEVER = "not checkable (pdctl doctor --list-checks says why)"
@@ -43,7 +43,7 @@ PATIENCE = 1.0  # seconds before the first progress line
 
 
 def show(report: Report, term: Term, verbose: bool = False) -> None:
-    """`verbose`: also list every check that was made, and why the others were not."""
+    """Write the report. verbose: also list every check that was made, and why the others were not."""
     term.write(term.style(f"doctor {visible(report.title, term)}", "bold") + term.style(f"  ({report.depth})", "dim"))
     for found in report.findings:
         term.write()
@@ -61,7 +61,7 @@ def show(report: Report, term: Term, verbose: bool = False) -> None:
 
 
 def finding(found: Finding, term: Term) -> None:
-    """Headline, observed against expected, evidence, one fix."""
+    """Write one finding: headline, observed against expected, evidence, one fix."""
     fancy, plain, color = MARKS[found.severity]
     mark = term.style(term.symbol(fancy, plain), color, "bold")
     where = f"  {visible(found.instance, term)}" if found.instance else ""
@@ -82,9 +82,9 @@ def finding(found: Finding, term: Term) -> None:
 
 
 def _lines(label: str, text: str, term: Term, indent: bool = False, mark: str = "") -> None:
-    """A labelled paragraph: broken between words on a terminal, one line in a pipe.
+    """Write a labelled paragraph: wrapped between words on a terminal, one line in a pipe.
 
-    `text` may come from outside and is made visible; `mark`, one column wide, is ours and may have colour.
+    text: may come from outside and is escaped; mark: one column wide, is ours and may have colour.
     """
     width = term.width if term.tty else 10**6
     margin = " " * (2 + LABEL if label or indent else 2)
@@ -104,7 +104,7 @@ def _lines(label: str, text: str, term: Term, indent: bool = False, mark: str = 
 
 
 def _fix(text: str, term: Term) -> None:
-    """Never wrapped, so that it can be pasted."""
+    """Write the fix, never wrapped, so that it can be pasted."""
     first, *rest = [visible(line, term) for line in text.splitlines()] or [""]
     term.write("  " + term.style("fix".ljust(LABEL), "dim") + term.style(first, "bold"))
     for line in rest:
@@ -112,7 +112,7 @@ def _fix(text: str, term: Term) -> None:
 
 
 def _ports(rows: Sequence[BootstrapPortRow], columns: Sequence[str], term: Term) -> None:
-    """`columns`: those with a value in some row. The odd value is marked and coloured."""
+    """Write the port table. columns: those with a value in some row. The odd value is marked and coloured."""
     term.write(term.style("bootstrap ports", "bold"))
     cells = [(visible(row.prefill, term), *(_port(row, name, term) for name in columns)) for row in rows]
     write_table(("PREFILL", *(name.upper() for name in columns)), cells, term)
@@ -184,7 +184,7 @@ def _few(codes: Sequence[str]) -> str:
 
 
 def _by_reason(checks: Sequence[Checked], status: CheckStatus) -> dict[str, list[str]]:
-    """Codes by the first of their reasons; those that no check can see form one group."""
+    """Codes by the first of their reasons; those that cannot be checked form one group."""
     grouped: dict[str, list[str]] = {}
     for each in checks:
         if each.status is status:
@@ -257,7 +257,7 @@ def _plural(count: int, word: str) -> str:
 
 
 class Looking:
-    """One line that says what doctor is looking at. Called from several threads; silent where there is no terminal."""
+    """One line that says what doctor is checking. Called from several threads; writes nothing without a terminal."""
 
     def __init__(self, term: Term) -> None:
         self._term = term

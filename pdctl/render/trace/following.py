@@ -1,4 +1,4 @@
-"""A room while it happens: each new line once, until the room has ended or time is up."""
+"""Show a room while it happens: each new line once, until the room has ended or the time is up."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ OVER = frozenset({"ok", "failed", "aborted", "refused"})
 
 
 class RoomFollower:
-    """`open_`: the logs as they are now. `read`: the room in them, None while no line names it.
+    """open_: returns the logs as they are now. read: returns the room in them, None while no line names it.
 
-    `term` None: nothing is shown before the end. `room` is what is known so far.
+    term None: nothing is shown before the end. room: what is known so far.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class RoomFollower:
         self._shown: set[tuple[str, int]] = set()
 
     def run(self, limit: float) -> Room | None:
-        """None when no line named the room within `limit` seconds."""
+        """Follow for at most `limit` seconds; return the room, None if no line named it."""
         for logs in growing(self._open, limit):
             self.room = self._read(logs) or self.room
             self._show()

@@ -1,4 +1,4 @@
-"""Rooms as one HTML file: no network, no fonts, ASCII; a log line is text in it and can be nothing else."""
+"""Rooms as one HTML file: no network, no fonts, ASCII; log lines are escaped, so they are always text."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 
 def escaped(text: str) -> str:
-    """As text and as the value of a quoted attribute; control and bidirectional characters are shown as escapes."""
+    """Escape for text or a quoted attribute value; control and bidirectional characters are shown as escapes."""
     return html.escape(visible(text), quote=True)
 
 
 def role_class(role: str) -> str:
-    """The colour of a role; a role nobody knows has none."""
+    """The CSS class for the colour of a role; an unknown role has none."""
     return f"role-{role if role in ORDER else ''}"
 
 
-GAP_SHARE = 0.4  # of the line, at most; what happened around a silence of minutes must stay legible
-LEAST = 1e-3  # seconds; a room of one line has a length too
-NEAR = 4.0  # percent; ticks closer than this would stand on each other
+GAP_SHARE = 0.4  # share of the axis at most, so that what happened around minutes of silence stays legible
+LEAST = 1e-3  # seconds; even a room with one line needs a length
+NEAR = 4.0  # percent; ticks closer than this would overlap
 
 
 class AxisStretch(NamedTuple):
-    """`start` to `end` in seconds lies at `left` to `right` in percent."""
+    """A stretch of the axis: start to end in seconds is at left to right in percent."""
 
     start: float
     end: float
@@ -59,7 +59,7 @@ class Axis(NamedTuple):
         if room.gap is not None:
             starts.append(room.gap.start)
             ends.append(room.gap.end)
-        first = min([0.0, *starts])  # what a time-out says it waited may begin before the first line
+        first = min([0.0, *starts])  # a wait that a timeout line reports may begin before the first line
         last = max([first + LEAST, *ends])
         if room.gap is None or (room.gap.end - room.gap.start) / (last - first) <= GAP_SHARE:
             return cls((AxisStretch(first, last, 0.0, 100.0),), False)
@@ -74,7 +74,7 @@ class Axis(NamedTuple):
         return 100.0
 
     def ticks(self) -> list[tuple[float, float]]:
-        """(seconds, percent): the ends of every stretch, and round numbers between those of an unbroken line."""
+        """(seconds, percent): the ends of every stretch and, on an unbroken axis, round numbers between them."""
         first, last = self.stretches[0], self.stretches[-1]
         moments = [first.start, *(stretch.end for stretch in self.stretches)]
         if not self.broken:
@@ -88,7 +88,7 @@ class Axis(NamedTuple):
 
 
 def _broken(moments: tuple[float, float, float, float]) -> tuple[AxisStretch, ...]:
-    """Before, gap, after; what is before and after shares the rest by its length, a tenth of the line each at least."""
+    """Stretches before, in and after the gap; before and after share the rest by length, each at least a tenth."""
     before, after = moments[1] - moments[0], moments[3] - moments[2]
     rest = 1 - GAP_SHARE
     least = 0.1 if before and after else 0.0
@@ -103,7 +103,7 @@ def _broken(moments: tuple[float, float, float, float]) -> tuple[AxisStretch, ..
 
 
 def _step(total: float) -> float:
-    """A round number that divides `total` into four to ten."""
+    """A round number of which four to ten fit into `total`."""
     step = 10.0**-6
     while total / step > 10:
         for factor in (2, 2.5, 2):  # 1, 2, 5, 10
@@ -114,19 +114,19 @@ def _step(total: float) -> float:
 
 
 MARK, BAR, TOP = 24, 20, 11  # pixels: a row of marks, a row of bars, above the first
-MARK_WIDTH = 1.6  # percent of the line one mark needs, on a page of usual width
-LETTER = 0.75  # percent of the line one letter of a bar's name needs
+MARK_WIDTH = 1.6  # percent of the axis that one mark needs, on a page of usual width
+LETTER = 0.75  # percent of the axis that one character of a bar's name needs
 
 
 class ChartMark(NamedTuple):
-    """`at`: index of its row among all rows, which is also its row's id in the table of lines."""
+    """at: index of its row among all rows, which is also the row's id in the table of lines."""
 
     at: int
     row: StepRow
 
 
 class Box(NamedTuple):
-    """What one clock reading holds, in the order of its file."""
+    """The marks of one clock reading, in file order."""
 
     left: float
     width: float
@@ -165,7 +165,7 @@ def chart(room: Room, prefix: str) -> Iterator[str]:
 
 
 def _boxes(marks: Iterable[ChartMark], axis: Axis) -> list[Box]:
-    """Marks of one second share a box: where in it they belong, nobody knows. Boxes that would overlap go lower."""
+    """Marks of one second share a box, as their order in it is unknown. Boxes that would overlap go to lower levels."""
     ends: list[float] = []
     boxes = []
     timed = (mark for mark in marks if mark.row.step.delta_s is not None)
@@ -197,7 +197,7 @@ def _bars(room: Room, instance: str, axis: Axis) -> list[ChartBar]:
 
 
 def _level(ends: list[float], left: float, width: float) -> int:
-    """The first level that is free from `left` on; it is taken to `left + width`."""
+    """The first level that is free from `left` on; marks it as taken up to `left + width`."""
     for level, end in enumerate(ends):
         if end <= left + 1e-9:
             ends[level] = left + width
@@ -214,7 +214,7 @@ def _gap(room: Room, axis: Axis) -> Iterator[str]:
 
 
 def _gap_name(room: Room, rows: Sequence[StepRow], axis: Axis) -> Iterator[str]:
-    """Above the lanes, on the side of the gap that leaves it more room."""
+    """The gap's name above the lanes, on the side of the gap with more space."""
     if room.gap is None:
         return
     left, right = axis.place(room.gap.start), axis.place(room.gap.end)
@@ -251,7 +251,7 @@ def _drawn_bar(bar: ChartBar, top: int) -> str:
 
 
 def event_rows(room: Room, prefix: str) -> Iterator[str]:
-    """Every line; the id of a row is where its mark leads."""
+    """The table of all lines; a mark links to the id of its row."""
     yield '<div class="scroll"><table><thead><tr><th>since start</th><th>where</th><th>phase</th>'
     yield "<th>file</th><th>line</th></tr></thead><tbody>"
     rows = collapsed(room.events)
@@ -369,7 +369,7 @@ def _section(told: Room, prefix: str, zone: dt.tzinfo | None) -> Iterator[str]:
 
 
 def _renamed(room: Room, names: Mapping[str, str]) -> Room:
-    """Files by their short names; the whole paths are listed once."""
+    """The room with short file names; the full paths are listed once."""
     return replace(
         room,
         events=tuple(replace(step, file=names[step.file]) for step in room.events),

@@ -1,4 +1,4 @@
-"""A room as a Mermaid sequence diagram: who spoke to whom, notes for the rest."""
+"""A room as a Mermaid sequence diagram: messages between instances as arrows, everything else as notes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pdctl.render.trace.steps import StepRow
     from pdctl.trace.room import Room
 
-TEXT = 72  # letters of a line in a note
-# Everything else is written as an entity: `#` and `;` end a text, `%%` begins a comment, `<` is HTML.
+TEXT = 72  # characters of a line in a note
+# All other characters are written as entities: `#` and `;` end a text, `%%` begins a comment, `<` is HTML.
 SAFE = re.compile(r"[^\w .,:/=()+'|*@!?~±×-]", re.ASCII)
 
 
@@ -31,7 +31,7 @@ def ascii_mermaid(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """`text` on one line, with every letter that means something to Mermaid as its entity code."""
+    """`text` on one line, with every character that is special to Mermaid as its entity code."""
     plain = SAFE.sub(lambda found: f"#{ord(found[0])};", visible(text))
     return re.sub(r"--+", lambda found: "#45;" * len(found[0]), plain)
 
@@ -66,7 +66,7 @@ def _note(room: Room, row: StepRow) -> str:
 
 
 def _arrows(room: Room, row: StepRow, ids: Mapping[str, str], drawn: set[str]) -> Iterator[str]:
-    """Each message between two instances once, at the first line that proves it."""
+    """Draw each message between two instances once, at the first line that proves it."""
     phase = row.step.phase.value if row.step.phase else ""
     if phase in drawn:
         return

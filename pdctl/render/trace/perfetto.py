@@ -1,4 +1,4 @@
-"""Rooms as a Chrome trace (JSON), which ui.perfetto.dev opens: a process for each instance, a thread for each rank."""
+"""Rooms as a Chrome trace (JSON) for ui.perfetto.dev: one process per instance, one thread per rank."""
 
 from __future__ import annotations
 

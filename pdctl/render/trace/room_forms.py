@@ -1,4 +1,4 @@
-"""The forms of `pdctl trace-room -o`. Each pays for itself alone."""
+"""The forms of `pdctl trace-room -o`. Each is imported only when used."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class RoomForm(str, Enum):
 def write(
     form: RoomForm, rooms: Sequence[Room], selection: bool, term: Term, zone: dt.tzinfo | None, told: bool = False
 ) -> None:
-    """`selection`: the rooms were chosen by what they are (`--slowest`), so JSON is a list whatever their number.
+    """Write the rooms. selection: they were chosen by a property (`--slowest`), so JSON is a list even for one room.
 
-    `told`: the lines of the room stand above already.
+    told: the lines of the room were already shown.
     """
     if form is RoomForm.TEXT:
         from pdctl.render.trace.room_text import show

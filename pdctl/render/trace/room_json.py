@@ -21,7 +21,7 @@ def to_json(room: Room) -> str:
 
 
 def to_json_list(rooms: Sequence[Room]) -> str:
-    """What was asked for as a selection is a list, even of one: its form does not depend on what was found."""
+    """A selection is always a list, even of one room, so that the form does not depend on what was found."""
     return dumped({"schema": ROOMS, "rooms": [document(room) for room in rooms]}, indent=2)
 
 
@@ -30,7 +30,7 @@ def to_jsonl(rooms: Sequence[Room]) -> str:
 
 
 def dumped(value: object, indent: int | None = None) -> str:
-    """As it reads, unless a file name holds bytes that are no text: then every letter beyond ASCII is escaped."""
+    """JSON with text unescaped, unless a file name has bytes that are not UTF-8: then all non-ASCII is escaped."""
     text = as_json(value, indent=indent)
     try:
         text.encode()
@@ -40,17 +40,17 @@ def dumped(value: object, indent: int | None = None) -> str:
 
 
 def ascii_json(text: str) -> str:
-    """The same JSON for a stream that takes only ASCII: what is not stands in strings alone."""
+    """The same JSON for an ASCII-only stream; non-ASCII characters occur only in strings and are escaped."""
     return text if text.isascii() else "".join(each if each.isascii() else json.dumps(each)[1:-1] for each in text)
 
 
 def document(room: Room) -> dict[str, object]:
-    """`t`, `began` and `ended` are seconds since the epoch, `time` the same as RFC 3339 in UTC."""
+    """The JSON document. `t`, `began` and `ended` are seconds since the epoch, `time` is RFC 3339 in UTC."""
     cause, gap, wrong = room.cause, room.gap, room.wrong_prefill
     return {
         "schema": ROOM,
         "room": room.room,
-        "room_id": str(room.room),  # a reader whose numbers are doubles (jq 1.6, JavaScript) cannot hold `room`
+        "room_id": str(room.room),  # readers whose numbers are doubles (jq 1.6, JavaScript) round `room`
         "hex": f"0x{room.room:x}",
         "rids": dict(room.rids),
         "outcome": room.outcome.value,

@@ -1,4 +1,4 @@
-"""One room for people: what it was, its timeline over lanes, how long each part took, the verdict with its evidence."""
+"""One room as text: what it was, its timeline over lanes, how long each part took, the verdict with its evidence."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from pdctl.trace.room import Evidence, Room
 
 
-ROOMY = 100  # columns from which the instance stands in each row; below, its lane and file tell it
-TEXT = 24  # columns of a line's text at least
-BAR = 4  # of the shade on either side of a gap's name
+ROOMY = 100  # columns from which each row names the instance; below, its lane and file do
+TEXT = 24  # minimum columns of a line's text
+BAR = 4  # columns of shade on either side of a gap's name
 PHASES = {"failed": "red", "timed_out": "red", "aborted": "red", "finished": "green"}
 
 
@@ -61,7 +61,7 @@ def timeline(room: Room, term: Term, places: Places) -> list[str]:
 
 
 def short_room(text: str, room: int, dots: str = "…") -> str:
-    """The room's many digits stand in the header: `room=…9708` tells them from another's."""
+    """`text` with the room's number cut to `room=…9708`: the header has all digits."""
     digits = str(room)
     return text.replace(digits, dots + digits[-4:]) if len(digits) > 8 else text
 
@@ -118,7 +118,7 @@ def _mark(row: StepRow, term: Term) -> str:
 
 
 def _gap(room: Room, rows: Sequence[StepRow], lanes: Lanes, widths: TimelineWidths, term: Term) -> list[str]:
-    """A block of shade behind the lanes with its name in it, over as many lines as the name needs."""
+    """A shaded block to the right of the lanes with the gap's name in it, on as many lines as the name needs."""
     if room.gap is None:
         return []
     shade = term.symbol("░", ":") * BAR
@@ -137,7 +137,7 @@ ARROW = 17  # columns
 
 
 class VerdictLeg(NamedTuple):
-    """Who sent what to whom."""
+    """One leg of a request: who sent what to whom."""
 
     source: str
     what: str
@@ -147,11 +147,11 @@ class VerdictLeg(NamedTuple):
 
 
 def verdict(room: Room, term: Term, places: Places) -> Iterator[list[str]]:
-    """Blocks of lines: the cause, who was contacted, what shows it, what would have shown more, the fix."""
+    """Blocks of lines: the cause, who was contacted, the evidence, what would have shown more, the fix."""
     yield _headline(room, term)
     yield _contact(room, term)
     yield _lines("evidence", room.evidence, room, term, places)
-    echoes = [replace(line, says="") for line in room.echoes]  # the title says it of all of them
+    echoes = [replace(line, says="") for line in room.echoes]  # the title says it for all of them
     yield _lines("echoes (effects, not causes)", echoes, room, term, places)
     yield [line for each in room.consequences for line in prose(term, "then:", each, "bold")]
     yield _missing(room, term)
@@ -170,7 +170,7 @@ def _headline(room: Room, term: Term) -> list[str]:
 
 
 def _contact(room: Room, term: Term) -> list[str]:
-    """Both legs as they went: the request to one prefill, the decode's page list to another."""
+    """Both legs of a mismatch: the request to one prefill, the decode's page list to another."""
     wrong = room.wrong_prefill
     if wrong is None:
         return []
@@ -191,7 +191,7 @@ def _contact(room: Room, term: Term) -> list[str]:
 
 
 def _lines(title: str, found: Sequence[Evidence], room: Room, term: Term, places: Places) -> list[str]:
-    """Lines of each component one below the other; on a terminal what a line proves stands above the line itself."""
+    """Lines grouped by component; on a terminal, what a line proves is above the line itself."""
     if not found:
         return []
     lanes = [lane.instance for lane in room.lanes]
@@ -211,7 +211,7 @@ def _lines(title: str, found: Sequence[Evidence], room: Room, term: Term, places
 
 
 def _proof(line: Evidence, room: Room, term: Term, margin: int) -> list[str]:
-    """What it proves and what it says; in a pipe on one line, so that one can search for either."""
+    """What the line proves, then its text; in a pipe on one line, so that either can be searched for."""
     if not term.tty:
         return [f"{line.says}: {line.text}" if line.says else line.text]
     text = short_room(line.text, room.room, term.symbol("…", "..."))
@@ -220,13 +220,13 @@ def _proof(line: Evidence, room: Room, term: Term, margin: int) -> list[str]:
 
 
 def _hanging(head: str, margin: int, text: str, term: Term) -> list[str]:
-    """`head`, which takes `margin` columns, and `text` in the columns right of it."""
+    """`head`, which takes `margin` columns, and `text` in the columns to its right."""
     first, *more = _wrapped(text, margin, term) or [""]
     return [head + first, *(" " * margin + line for line in more)]
 
 
 def _wrapped(text: str, margin: int, term: Term) -> list[str]:
-    """Words in the columns right of `margin`; one line in a pipe."""
+    """`text` wrapped to the columns right of `margin`; one line in a pipe."""
     return wrapped(text, max(20, term.width - margin)) if term.tty else [text] if text else []
 
 
@@ -243,7 +243,7 @@ def _missing(room: Room, term: Term) -> list[str]:
 
 
 def show(room: Room, term: Term, zone: dt.tzinfo | None = None, told: bool = False) -> None:
-    """`zone`: the clock the times are shown on; None is this machine's. `told`: its lines stand above already."""
+    """Write the room as text. zone: of the times shown; None is this machine's. told: its lines were already shown."""
     first = True
     for block in _blocks(escape_all(room, term), term, zone, told):
         if not block:
@@ -267,7 +267,7 @@ def _blocks(room: Room, term: Term, zone: dt.tzinfo | None, told: bool) -> Itera
 
 
 def header(room: Room, term: Term, zone: dt.tzinfo | None) -> list[str]:
-    """Room, outcome and pair; when, with the zone named once."""
+    """Room, outcome and pair; the time, with its zone."""
     mark = MARKS[room.outcome.value]
     outcome = term.style(f"{term.symbol(mark.symbol, mark.plain)} {room.outcome.value}", mark.style, "bold")
     lines = [f"room {term.style(str(room.room), 'bold')}  {term.style(f'0x{room.room:x}', 'dim')}  {outcome}"]

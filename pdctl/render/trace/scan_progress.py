@@ -1,4 +1,4 @@
-"""How far the reading of logs is: one line on a terminal, from the second second on, gone when it is done."""
+"""Progress of reading logs: one line on a terminal, shown after the first second and erased at the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BAR = 24
 
 
 class Scanning:
-    """Called with the bytes read and the bytes there are; silent where nobody watches."""
+    """Call with the bytes read and the total bytes; shows nothing unless the stream is a terminal."""
 
     def __init__(self, term: Term, clock: Callable[[], float] = time.monotonic) -> None:
         self._term, self._clock = term, clock
@@ -35,7 +35,7 @@ class Scanning:
         self._term.stream.flush()
 
     def close(self) -> None:
-        """Leave an empty line."""
+        """Erase the line."""
         if self._drawn:
             self._term.stream.write("\r\x1b[K")
             self._term.stream.flush()
@@ -50,7 +50,7 @@ class Scanning:
 
 
 def read_stats(library: Library, seconds: float, term: Term) -> None:
-    """What an answer cost: `4 logs of 1.2 GB, answered in 0.61 s: 1.2 GB read (1.97 GB/s), 12 lines hit`."""
+    """Write what an answer cost: `4 logs of 1.2 GB, answered in 0.61 s: 1.2 GB read (1.97 GB/s), 12 lines hit`."""
     tally, count = library.stats, len(library.logs)
     rate = f" ({wording.speed(tally.scanned / 1e9 / tally.seconds)})" if tally.seconds and tally.scanned else ""
     parts = [f"{wording.size(tally.scanned)} read{rate}, {tally.hits} lines hit"] if tally.scanned else []

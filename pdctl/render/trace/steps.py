@@ -1,4 +1,4 @@
-"""The steps of a room as rows, the lanes of the instances they stand on, and the gap that matters among them."""
+"""The steps of a room as rows, the lanes of their instances, and the longest gap between them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RoomLane(NamedTuple):
 
 
 class Lanes:
-    """Columns two wide: `│ ● │ │`."""
+    """The lanes as columns, each two wide: `│ ● │ │`."""
 
     def __init__(self, room: Room, term: Term) -> None:
         self._term = term
@@ -43,7 +43,7 @@ class Lanes:
         return 2 * len(self.lanes)
 
     def legend(self, margin: int) -> list[str]:
-        """A row for each lane, which hangs from it."""
+        """One row per lane, with its name and why it is there."""
         style, corner = self._term.style, self._term.symbol("╭", ",")
         names = [lane.instance for lane in self.lanes]
         widest = max(map(cells, names), default=0)
@@ -78,7 +78,7 @@ class Lanes:
 
 
 def lanes(room: Room) -> list[RoomLane]:
-    """Router, prefills (the one that was asked first), decodes; neighbours of one role differ in weight."""
+    """Router, prefills (the requested one first), decodes; neighbours of one role differ in weight."""
     known = {lane.instance: (lane.role, lane.why) for lane in room.lanes}
     for step in room.events:
         known.setdefault(step.instance, (step.role, ""))
@@ -113,14 +113,14 @@ NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """`step` is the first of the lines; `ranks` of all of them, in order."""
+    """step: the first of the joined lines; ranks: those of all of them, in order."""
 
     step: RoomStep
     ranks: tuple[str, ...]
 
 
 def collapsed(steps: Iterable[RoomStep]) -> list[StepRow]:
-    """Lines join only within what their clock cannot tell apart, and each rank only once."""
+    """Join equal lines of different ranks that their clock cannot tell apart, each rank only once."""
     groups: list[list[RoomStep]] = []
     same: dict[tuple[object, ...], list[RoomStep]] = {}
     last: float | None = None
@@ -138,7 +138,7 @@ def collapsed(steps: Iterable[RoomStep]) -> list[StepRow]:
 
 
 def in_order(steps: Iterable[RoomStep]) -> list[RoomStep]:
-    """Lines that one second holds, in the order of a room's life; those of one file stay as they are."""
+    """Put lines of the same second in the order of a room's life; lines of one file keep their order."""
     ordered: list[RoomStep] = []
     for (_, doubt), second in groupby(steps, key=lambda step: (step.delta_s, step.uncertainty_s)):
         lines = list(second)
@@ -147,7 +147,7 @@ def in_order(steps: Iterable[RoomStep]) -> list[RoomStep]:
 
 
 def _merged(steps: Iterable[RoomStep]) -> Iterator[RoomStep]:
-    """Of the first lines that are left in each file, the one whose phase comes first; then the router's."""
+    """Merge files: of their next lines, take the one with the earliest phase; among equals, the router's."""
     files: dict[str, list[RoomStep]] = {}
     for step in steps:
         files.setdefault(step.file, []).append(step)
@@ -159,12 +159,12 @@ def _merged(steps: Iterable[RoomStep]) -> Iterator[RoomStep]:
 
 
 def _order(step: RoomStep) -> int:
-    """A line that proves no phase holds nothing up."""
+    """Sort key. A line that proves no phase comes last."""
     return step.phase.order if step.phase else LAST
 
 
 def named(ranks: Sequence[str], times: str = "×") -> str:
-    """`TP0-7 ×8`, `DP1 TP3`; several that differ in more than one number are only counted."""
+    """`TP0-7 ×8`, `DP1 TP3`; ranks that differ in more than one number are only counted."""
     if len(ranks) < 2:
         return "".join(ranks)
     numbers = [NUMBER.findall(rank) for rank in ranks]
@@ -178,7 +178,7 @@ def named(ranks: Sequence[str], times: str = "×") -> str:
 
 
 def gap_row(rows: Sequence[StepRow], gap: LongestGap | None) -> int:
-    """Index of the first row behind the gap; `len(rows)` when nothing follows it, -1 without one."""
+    """Index of the first row after the gap; `len(rows)` if nothing follows it, -1 without a gap."""
     if gap is None:
         return -1
     early = [at for at, row in enumerate(rows) if row.step.delta_s is not None and row.step.delta_s <= gap.start]

@@ -1,4 +1,4 @@
-"""How every view of a room words things: seconds, sizes, speeds, outcomes, file:line; all of it safe for a terminal."""
+"""How all views of a room express seconds, sizes, speeds, outcomes and file:line, safe for a terminal."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
     from pdctl.trace.room import Duration, Room, WrongPrefill
 
 
-COARSE = 0.5  # seconds; a clock that tells no more than this gets its ± shown
+COARSE = 0.5  # seconds; for a clock this coarse or coarser the ± is shown
 BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def offset(seconds: float | None) -> str:
-    """Since the room began: `+20s`, `+0.012s`; `?` for a line without a time."""
+    """Time since the room began: `+20s`, `+0.012s`; `?` for a line without a time."""
     return "?" if seconds is None else f"{seconds:+.{_digits(seconds)}f}s"
 
 
 def doubt(uncertainty: float) -> str:
-    """`±1s`, or nothing for a clock that tells milliseconds."""
+    """`±1s`, or nothing for a clock with milliseconds."""
     return f"±{uncertainty:g}s" if uncertainty >= COARSE else ""
 
 
 def exact(seconds: float | None, uncertainty: float) -> str:
-    """An offset as exact as its clock: whole seconds where it shows no more."""
+    """An offset as exact as its clock: whole seconds if the clock shows no more."""
     if seconds is not None and uncertainty >= COARSE:
         return f"{round(seconds):+d}s"
     return offset(seconds)
 
 
 def began(each: Duration) -> str:
-    """Where a stretch begins, on the clock of the room's lines: in the second whose stamp a line of it would bear."""
+    """Where a duration begins, on the clock of the room's lines, rounded down as that clock's stamps are."""
     if each.start is None:
         return ""
     doubted = max(each.start_uncertainty_s, each.uncertainty_s)
@@ -54,7 +54,7 @@ def began(each: Duration) -> str:
 
 
 def took(seconds: float, uncertainty: float = 0.0) -> str:
-    """`300 s`, `0.84 s`, `12 ms`."""
+    """A duration: `300 s`, `0.84 s`, `12 ms`; whole seconds for a coarse clock."""
     if uncertainty >= COARSE:
         return f"{round(seconds)} s"
     if seconds < 0.1:
@@ -74,13 +74,13 @@ def speed(gb_s: float) -> str:
 
 
 def moment(epoch: float, zone: dt.tzinfo | None, uncertainty: float = 1.0) -> dt.datetime:
-    """On the clock of `zone`, or of this machine; whole seconds where the log's clock shows no more."""
+    """The time in `zone`, or in this machine's zone; whole seconds if the log's clock shows no more."""
     local = dt.datetime.fromtimestamp(epoch, zone) if zone else dt.datetime.fromtimestamp(epoch).astimezone()
     return local if uncertainty < COARSE else local.replace(microsecond=0)
 
 
 def window(span: tuple[float, float], zone: dt.tzinfo | None) -> str:
-    """`from 2026-11-21 01:34:20 to 01:36:00`, `since …`, `until …`; an end that is infinite was not given."""
+    """`from 2026-11-21 01:34:20 to 01:36:00`, `since …`, `until …`; an infinite end means it was not given."""
     since, until = (None if abs(each) == float("inf") else moment(each, zone, 1.0) for each in span)
     if since is None or until is None:
         one = since or until
@@ -91,7 +91,7 @@ def window(span: tuple[float, float], zone: dt.tzinfo | None) -> str:
 
 @lru_cache(maxsize=4096)
 def rfc3339(epoch: float) -> str:
-    """UTC, to the millisecond."""
+    """The time in RFC 3339: UTC, to the millisecond."""
     return dt.datetime.fromtimestamp(epoch, dt.timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -100,7 +100,7 @@ def _digits(seconds: float) -> int:
 
 
 class OutcomeMark(NamedTuple):
-    """`plain` stands for `symbol` where the terminal has only ASCII. said: what there is to say without a cause."""
+    """plain: replaces `symbol` on an ASCII-only terminal. said: the text if there is no cause."""
 
     symbol: str
     plain: str
@@ -117,18 +117,18 @@ MARKS = {
     "incomplete": OutcomeMark("!", "!", "yellow", "the logs end before the room does"),
     "unknown": OutcomeMark("?", "?", "yellow", "the logs do not tell how the room ended"),
 }
-# Of the two legs of a request whose prefill is not the one that decode contacted.
+# Said of the prefill that the decode contacted if the request went to another one.
 STRAY = "has TransferInfo, never got the request"
 BROKEN = frozenset({"failed", "hung"})
 
 
 def describe_wrong_prefill(wrong: WrongPrefill) -> str:
-    """What is to be said of the prefill that had the request."""
+    """What to say about the prefill that had the request."""
     return f"has the request{' by elimination' if wrong.by_elimination else ''}, waits for TransferInfo"
 
 
 class Places:
-    """`files`: every file that will be named; on a terminal each is called by the shortest tail that is its own."""
+    """Names files. files: all that will be named; on a terminal each is shown by its shortest unique tail."""
 
     def __init__(self, files: Iterable[str], term: Term) -> None:
         self._term = term
@@ -139,7 +139,7 @@ class Places:
         return f"{self._names.get(file, file)}:{line}"
 
     def link(self, file: str, line: int, shown: str, *styles: str) -> str:
-        """`shown`, which leads to the line where the terminal can follow links."""
+        """`shown`, as a link to the line if the terminal supports links."""
         styled = self._term.style(shown, *styles)
         if not self._links or not Path(file).is_file():
             return styled
@@ -147,7 +147,7 @@ class Places:
 
 
 def shortest(files: Iterable[str]) -> dict[str, str]:
-    """`a/router.log` and `b/router.log` keep their directories, a lone `c/decode.log` does not."""
+    """Path → shortest unique tail: `a/router.log` beside `b/router.log` keeps its directory, a lone name does not."""
     names: dict[str, str] = {}
     paths = {file: Path(file).parts for file in dict.fromkeys(files)}
     for file, parts in paths.items():
@@ -163,7 +163,7 @@ Told = TypeVar("Told", "Room", "Diagnosis")
 
 
 def escape_all(room: Told, term: Term | None = None) -> Told:
-    """`term`: the stream the texts are for; None takes every letter."""
+    """A copy with all text passed through `visible`. term: the stream it is for; None can encode everything."""
     shown = _shown(room, term)
     assert isinstance(shown, type(room))
     return shown

@@ -1,4 +1,4 @@
-"""One small function for each cause a room can have ended by: it finds its lines, or it says nothing.
+"""One small function for each cause that can end a room: it returns a finding with its lines, or None.
 
-Their order, in which the first that fits is the cause, is ORDER in pdctl/trace/verdict.py.
+ORDER in pdctl/trace/verdict.py lists them; the first one that fits is the cause.
 """

@@ -1,4 +1,4 @@
-"""The decode looked for the prefill's bootstrap server in the wrong place: null, wrong and swapped ports, dead ends."""
+"""The decode looked for the bootstrap server in the wrong place: null, wrong, swapped or unreachable ports."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _misled(
     proofs: tuple[Proof, ...],
     why: str,
 ) -> CauseFinding:
-    """The port that led there: what the router sent for `requested`, against what each prefill listens on."""
+    """The finding: the port the router sent for `requested`, against the ports the prefills listen on."""
     port, said = _sent(case, requested)
     own = requested.bootstrap_port if requested else None
     other = contacted.bootstrap_port if contacted else None
@@ -72,7 +72,7 @@ def _misled(
 
 
 def _sent(case: Case, instance: ObservedInstance | None) -> tuple[str, tuple[Proof, ...]]:
-    """The bootstrap port this prefill's requests carry: "null", digits, or "" when no line says."""
+    """The bootstrap port this prefill's requests carry ("null", digits, or "" if no line says), and its proof."""
     for event in case.room_events.events:
         if event.proves(Sign.REQUEST_ARRIVED) and event.values.get("port"):
             port = "null" if event.values["port"] == "None" else event.values["port"]
@@ -86,7 +86,7 @@ def _sent(case: Case, instance: ObservedInstance | None) -> tuple[str, tuple[Pro
 
 
 def _listed_port(case: Case, instance: ObservedInstance | None) -> tuple[str, tuple[Proof, ...]]:
-    """As the router's start line lists it."""
+    """The same, as the router's start line lists it."""
     ports = {("null" if one.port is None else str(one.port)): start for one, start in _listed(case, instance)}
     if len(ports) != 1:
         return "", ()
@@ -95,7 +95,7 @@ def _listed_port(case: Case, instance: ObservedInstance | None) -> tuple[str, tu
 
 
 def _listed(case: Case, instance: ObservedInstance | None) -> list[tuple[ListedPrefill, Event | None]]:
-    """The entries of the routers' lists that can be this prefill: its own, or all while nobody can tell."""
+    """The entries of the routers' lists that can be this prefill: its own, else those of unknown owners, else all."""
     entries = [(one, router.start) for router in case.deployment.routers for one in router.prefills]
     mine = [entry for entry in entries if instance and case.deployment.at_url(entry[0].url) is instance]
     return mine or [entry for entry in entries if case.deployment.at_url(entry[0].url) is None] or entries
@@ -140,7 +140,7 @@ def unreachable(case: Case) -> CauseFinding | None:
 
 
 def _unusable(case: Case, address: HostPort, answer: tuple[str, Event], failed: Event) -> CauseFinding | None:
-    """A server is there: one that waits for its ranks, or that is no bootstrap server at all; nothing else follows."""
+    """A server answered: it waits for its ranks, or it is not the right bootstrap server; nothing else follows."""
     status, line = answer
     owner = case.deployment.bootstrap_owner(address)
     name = owner.name if owner else case.prefill.name if case.prefill else str(address)
@@ -172,9 +172,9 @@ def _silent(case: Case, owner: ObservedInstance, address: HostPort, proofs: tupl
 
 
 class DialledPrefill(NamedTuple):
-    """An entry of the router's list: whose it is, and the bootstrap port at which its decode looks for it.
+    """An entry of the router's list: whose it is, and the bootstrap port at which the decode looks for it.
 
-    port None: nobody tells what the decode puts in for the router's null.
+    port None: no line says which port the decode uses in place of the router's null.
     """
 
     entry: ListedPrefill
@@ -183,7 +183,7 @@ class DialledPrefill(NamedTuple):
 
     @property
     def home(self) -> bool | None:
-        """Whether that is its own bootstrap server; None where the logs do not tell."""
+        """Whether that is its own bootstrap server; None if the logs do not say."""
         own = self.owner.bootstrap_port if self.owner else None
         return None if own is None or self.port is None else own == self.port
 
@@ -193,7 +193,7 @@ class DialledPrefill(NamedTuple):
 
 
 def destinations(case: Case, router: RouterWorkers) -> list[DialledPrefill]:
-    """Of all prefills the request can have been sent to."""
+    """One entry for each prefill to which the request can have been sent."""
     default = case.decode.default_port if case.decode else None
     entries = [one for one in router.prefills if one.url == case.who.url] or router.prefills
     found = []
@@ -204,7 +204,7 @@ def destinations(case: Case, router: RouterWorkers) -> list[DialledPrefill]:
 
 
 def misdirected(case: Case) -> CauseFinding | None:
-    """Whichever prefill had the request, its decode was sent to another port than the prefill's own log names."""
+    """Whichever prefill had the request, the decode was sent to a port other than the one in that prefill's own log."""
     router, failed = case.router, case.decode_failed or case.prefill_failed
     known = case.who.requested or case.who.arrived
     if router is None or router.cut or failed is None or known is not None or not _met(case):
@@ -234,21 +234,21 @@ def misdirected(case: Case) -> CauseFinding | None:
 
 
 def _met(case: Case) -> bool:
-    """The decode looked for a prefill and found one: what it found nobody at has a cause of its own."""
+    """Whether the decode did not fail at finding a prefill; that failure has its own cause."""
     failed = case.decode_failed
     return failed is None or not failed.proves(Sign.GAVE_UP_UNMET)
 
 
 def _start(case: Case, instance: ObservedInstance | None) -> Event | None:
-    """The line of its log that names its bootstrap port."""
+    """The line of the instance's log that names its bootstrap port."""
     names = "" if instance is None else instance.name
     return next((event for event in case.around if event.instance == names and event.proves(Sign.BOOTSTRAP_PORT)), None)
 
 
 def null_ports(case: Case) -> CauseFinding | None:
-    """The router sends nulls, and a decode that had sent its page list waited in vain: for a cache of another prefill.
+    """The router sends nulls, and a decode waited in vain: its page list had gone to another prefill.
 
-    Who had the request follows where the list has two prefills, and one of them got the page list and no request.
+    If the list has two prefills and one got the page list but no request, the other one had the request.
     """
     router, failed = case.router, case.decode_failed
     if case.who.requested is not None or router is None or failed is None or case.prefill_failed:
@@ -258,7 +258,7 @@ def null_ports(case: Case) -> CauseFinding | None:
     if not timed_out or any(one.port is not None for one in entries) or (len(entries) < 2 and not router.cut):
         return None
     found = destinations(case, router)
-    # On hosts of their own every null leads to the prefill it was meant for, or to nobody.
+    # If each prefill has its own host, every null leads to the prefill it was meant for, or to nobody.
     if (
         all(one.home for one in found)
         or (on_hosts_of_their_own(entries) and not router.cut)
@@ -288,10 +288,10 @@ def null_ports(case: Case) -> CauseFinding | None:
 def _by_elimination(
     case: Case, router: RouterWorkers, found: Sequence[DialledPrefill], met: Conclusion
 ) -> Conclusion | None:
-    """The other of two prefills, where the one that got the page list shows no request for this room.
+    """The other of two prefills, if the one that got the page list shows no request for this room.
 
-    Its silence counts where its own lines tell of the page list: at that level it would have told of the cache, too.
-    Nothing follows where an attempt of the router that can be this room went to another prefill than the one left.
+    Its silence counts only if its own lines report the page list: at that level it would have logged the cache, too.
+    Nothing follows if a router attempt that can be this room went to a prefill other than the remaining one.
     """
     if not any(event.instance == met.value and shows_page_list(event) for event in case.room_events.events):
         return None
@@ -316,7 +316,7 @@ def _by_elimination(
 def _why_null(
     case: Case, router: RouterWorkers, found: Sequence[DialledPrefill], met: Conclusion | None, asked: Conclusion | None
 ) -> tuple[str, str]:
-    """The prefill that waits, "" where it cannot be named, and why."""
+    """The waiting prefill, "" if it cannot be named, and why."""
     nulls = "the router sends no bootstrap port, and the decode puts in its own, which is one prefill's at most"
     if met is None:
         return "", f"{nulls}; no line says which prefill had this request, nor which one got the page list"

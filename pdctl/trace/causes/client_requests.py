@@ -1,4 +1,4 @@
-"""The request itself: its client left, the router's limit was over, an engine refused it, or its room was misused."""
+"""The request itself: its client left, the router's timeout expired, an engine refused it, or its room was misused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def client_left(case: Case) -> CauseFinding | None:
     if case.done is not None or case.who.crossed or not (case.failed or at_router) or not _sound(case):
         return None
     if router_gone(case) is not None:
-        return None  # whose client left with it
+        return None  # the router died, and the connection with it
     ends = [event for event in events if is_failure(event)]
     aborts = [event for event in ends if event.row.phase is Phase.ABORTED and event.t is not None]
     others = [event for event in ends if event not in aborts and not is_abort_notice(event) and event not in gone]
@@ -39,7 +39,7 @@ def client_left(case: Case) -> CauseFinding | None:
     first = next(iter(engines or aborts), None)
     told = at_router or (
         bool(gone) and is_canary(case.room_events)
-    )  # doctor leaves some, and asks at once what is there
+    )  # doctor drops some, and checks at once what remains
     if first is None or others or not _alive(case, first, told=told):
         return None
     left = after(case, gone, first)
@@ -56,7 +56,7 @@ def client_left(case: Case) -> CauseFinding | None:
 
 
 def only_aborted(case: Case) -> bool:
-    """The router says that the client left, nothing failed, and the page list met the request, in whatever order."""
+    """Whether the router says that the client left, nothing failed, and page list and request met at one prefill."""
     events = case.room_events.events
     told = any(event.role == "router" and event.proves(Sign.CLIENT_LEFT) for event in events)
     ends = [event for event in events if is_failure(event) and not is_abort_notice(event)]
@@ -66,7 +66,7 @@ def only_aborted(case: Case) -> bool:
 
 
 def after(case: Case, gone: Iterable[Event], abort: Event) -> str:
-    """How long after the request came the client left, as near as its lines tell."""
+    """How long after the request came the client left, in words, as precisely as the lines tell."""
     began = case.room_events.span[0] if case.room_events.span else None
     for event in sorted(gone, key=lambda one: one.role != "router"):
         spent = numerals.real(event.values.get("total_ms"))
@@ -83,10 +83,10 @@ def after(case: Case, gone: Iterable[Event], abort: Event) -> str:
 
 
 def _alive(case: Case, abort: Event, *, told: bool) -> bool:
-    """Both sides went on after it: nobody was waiting for one that was gone, or whose log is not here.
+    """Whether both sides went on after it, so neither was waiting for a process that died or whose log is not here.
 
-    told: the router's own line says that the client left, or an engine's that doctor's canary did. Then a side needs no
-    later line, only one of that moment; and the prefill none where the cache had arrived.
+    told: the router's own line says that the client left, or an engine's line that doctor's canary did. Then a side
+    needs a line only at that moment, not later; and the prefill needs none if the cache had arrived.
     """
     decode, prefill = case.decode, case.prefill
     if prefill is None and not told and any(one.instance.role == "prefill" for one in case.deaths.values()):
@@ -103,7 +103,7 @@ def _there(one: ObservedInstance, abort: Event, *, told: bool) -> bool:
 
 
 def _sound(case: Case) -> bool:
-    """Nothing would have kept the room from going well: an abort after a vain wait has another cause."""
+    """Whether the room would have succeeded; an abort after a wait in vain has another cause."""
     asked, met = case.who.requested, case.who.contacted
     if case.who.arrived is not None or (asked and met and asked.value == met.value):
         return True
@@ -122,7 +122,7 @@ def _sound(case: Case) -> bool:
 
 
 def outlasted(case: Case) -> CauseFinding | None:
-    """The router's own limit was over while the decode went on writing the answer."""
+    """The router's own timeout expired while the decode was still writing the answer."""
     decode = case.decode
     written = [
         (tokens, line) for line in case.room_events.by("decode") if (tokens := phrases.tokens_written(line.text))
@@ -147,7 +147,7 @@ def outlasted(case: Case) -> CauseFinding | None:
 
 
 def turned_away(case: Case) -> CauseFinding | None:
-    """The request itself was answered 4xx, which the router hands on: no other pair would have helped."""
+    """The request itself was answered 4xx, which the router passes on: no other pair would have helped."""
     event = next((event for event in case.room_events.by("router") if event.row.cause == "PD718"), None)
     if event is None:
         return None
@@ -158,7 +158,7 @@ def turned_away(case: Case) -> CauseFinding | None:
 
 
 def refused(case: Case) -> CauseFinding | None:
-    """The last to be asked: everything that explains the refusal stands before it."""
+    """An engine refused the leg. Checked last: every cause that explains a refusal comes before it."""
     if case.failed:
         return None
     for event in case.room_events.by("router"):
@@ -178,7 +178,7 @@ def _refused_leg(case: Case, event: Event, found: phrases.LegAnswer) -> CauseFin
 
 
 def reused(case: Case) -> CauseFinding | None:
-    """One room, two requests: the second finds the tables of the first."""
+    """Two requests used one room: the second finds the state of the first."""
     keyed = next((event for event in case.room_events.events if event.proves(Sign.ROOM_USED_UP)), None)
     twice = [name for name, rids in case.room_events.rids.items() if len(rids) > 1]
     spoken = next((event for event in case.room_events.events if event.row.cause == "PD707"), None)
@@ -198,7 +198,7 @@ def reused(case: Case) -> CauseFinding | None:
 
 
 def zero(case: Case) -> CauseFinding | None:
-    """A decode takes the 0 it finds for "nothing written yet", and waits."""
+    """Room 0 was used: a decode reads a 0 as "nothing written yet", and waits."""
     first = next((event for event in case.room_events.events if event.role == "decode"), None)
     decode = case.decode
     if case.room_events.room != 0 or first is None or decode is None or case.done is not None:
@@ -212,7 +212,7 @@ def zero(case: Case) -> CauseFinding | None:
 
 
 def shared(case: Case) -> CauseFinding | None:
-    """Two requests had the room at one engine at the same time, and it failed; nothing else explains it."""
+    """Two requests had the room on one engine at the same time, and it failed; nothing else explains it."""
     twice = [name for name, rids in case.room_events.rids.items() if len(rids) > 1 and _overlap(case, name)]
     if not twice or not case.failed:
         return None
@@ -225,7 +225,7 @@ def shared(case: Case) -> CauseFinding | None:
 
 
 def sampled(case: Case) -> CauseFinding | None:
-    """One request with n > 1: every sample has the room, and an id of its own."""
+    """One request had n > 1: every sample has this room and its own id."""
     for name, rids in case.room_events.rids.items():
         came = [
             event for event in case.room_events.events if event.instance == name and event.proves(Sign.REQUEST_ARRIVED)
@@ -244,7 +244,7 @@ def sampled(case: Case) -> CauseFinding | None:
 
 
 def _overlap(case: Case, name: str) -> bool:
-    """One of the requests came while another was there; one without a line of its end is taken to go on."""
+    """Whether one of the requests came during another; a request without a final line is assumed to go on."""
     rids = case.room_events.rids[name]
     first: dict[str, float] = {}
     last: dict[str, float] = {}
@@ -256,12 +256,12 @@ def _overlap(case: Case, name: str) -> bool:
         if event.proves(Sign.REQUEST_FINISHED) or is_failure(event):
             last[rid] = max(last.get(rid, -math.inf), event.t)
     spans = sorted((first[rid], last.get(rid, math.inf)) for rid in rids if rid in first)
-    # Inside one second nobody knows which came first: that counts as at once.
+    # Within one second the order is unknown: that counts as an overlap.
     return len(spans) < 2 or any(after[0] <= before[1] for before, after in pairwise(spans))
 
 
 def _had_the_room(case: Case, name: str, what: str) -> list[Proof]:
-    """The first line of each request that `name` had the room for."""
+    """The first line of each request for which `name` had the room."""
     rids = frozenset(case.room_events.rids[name])
     first = {rid: event for event in reversed(case.room_events.events) if (rid := event.rid or "") in rids}
     return [Proof(f"{name} had the room for {what} {rid}", event) for rid, event in first.items()]

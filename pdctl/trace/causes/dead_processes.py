@@ -1,4 +1,4 @@
-"""An engine or the router died: by its launcher's line, by a crash, or because others found nobody there."""
+"""An engine or the router died: its launcher or a crash line says so, or others could not reach it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from pdctl.logs.event import Event
     from pdctl.trace.case import DeathProof
 
-AT_ONCE = 2.0  # seconds between a router's loss of one leg and the end of the other it drops for that
+AT_ONCE = 2.0  # seconds between a router losing one leg and the end of the other leg, which it then drops
 KERNEL = "sudo dmesg -T | grep -iE 'out of memory|killed process'"
 
 
 def router_gone(case: Case) -> CauseFinding | None:
-    """The router died with the room in its hands; the engines let go of it then, as for a client that left."""
+    """The router died while it had the room; the engines then dropped it, as for a client that left."""
     death = _router_death(case)
     if death is None or case.done is not None:
         return None
@@ -32,7 +32,7 @@ def router_gone(case: Case) -> CauseFinding | None:
     for event in ends:
         assert event.t is not None
         late = event.t > death.at + phrases.CLIENT_POLL + NEAR or event.row.phase is not Phase.ABORTED
-        # A router that names no room: only what was dropped as it died is known to have been in its hands.
+        # If the router names no room, only rooms dropped as it died are known to have been its own.
         if event.t < death.at - NEAR or (late and not dispatched):
             return None
     if not (ends or dispatched):
@@ -45,9 +45,9 @@ def router_gone(case: Case) -> CauseFinding | None:
 
 
 def _router_death(case: Case) -> DeathProof | None:
-    """The first death, since the room began, of the router that had it and wrote no end of it.
+    """The first death since the room began of the router that had it and did not log its end.
 
-    None too where an engine of the room was dead before: the router's death then ended nothing more.
+    Also None if an engine of the room died before: then the router's death is not the cause.
     """
     span, own = case.room_events.span, case.room_events.by("router")
     if span is None or any(event.row.phase is not None and event.row.phase.ends for event in own):
@@ -65,13 +65,13 @@ def _router_death(case: Case) -> DeathProof | None:
 
 
 def decode_gone(case: Case) -> CauseFinding | None:
-    """No decode, so no page list; or no decode any more, so no answer."""
+    """The decode died, before it sent the page list or before it had answered."""
     decode = case.decode
     if case.decode_failed is not None or decode is None or decode.name not in case.deaths:
         return None
     death = case.deaths[decode.name]
     broken = _legs_broken(case)
-    # That it died is not enough: something must show that the room was not through by then.
+    # Its death is not enough: something must show that the room was not finished by then.
     if not _in_time(case, death) or not (case.prefill_failed or broken or _fell_on(case, death)):
         return None
     missed = [Proof(what_it_shows(event, death), event) for event in death.evidence]
@@ -85,7 +85,7 @@ def decode_gone(case: Case) -> CauseFinding | None:
 
 
 def prefill_gone(case: Case) -> CauseFinding | None:
-    """The prefill the room was sent to does not answer: its KV cache will never come."""
+    """The prefill to which the room was sent died: its KV cache will never come."""
     failed = case.decode_failed
     gone = [death for death in _prefills(case) if _in_time(case, death)]
     if len(gone) != 1 or failed is None:
@@ -102,7 +102,7 @@ def prefill_gone(case: Case) -> CauseFinding | None:
 
 
 def first_request(case: Case) -> CauseFinding | None:
-    """No line names the room, but the only decode fell over the first request it ever had: any room ended there."""
+    """No line names the room, but the only decode crashed on the first request it ever had, which ends any room."""
     decode = case.decode
     if case.room_events.events or decode is None or decode.name not in case.deaths:
         return None
@@ -115,7 +115,7 @@ def first_request(case: Case) -> CauseFinding | None:
 
 
 def crashed(case: Case) -> CauseFinding | None:
-    """A scheduler crash that took the room, with no better name."""
+    """A scheduler that had the room crashed, with no more specific reason."""
     for name in {event.instance for event in case.room_events.events}:
         death = case.deaths.get(name)
         if death is None or not _in_time(case, death) or death.of is not None or not case.failed:
@@ -130,7 +130,7 @@ def crashed(case: Case) -> CauseFinding | None:
 
 
 def _prefills(case: Case) -> Iterable[DeathProof]:
-    """Dead prefills this room can have had: contacted, asked, sent to, or behind the address its decode dialled."""
+    """Dead prefills this room can have had: contacted, requested, sent to, or at the address its decode dialled."""
     names = {known.value for known in (case.who.contacted, case.who.requested) if known is not None}
     if case.prefill is not None:
         names.add(case.prefill.name)
@@ -142,9 +142,9 @@ def _prefills(case: Case) -> Iterable[DeathProof]:
 
 
 def _dropped_prefills(case: Case) -> set[str]:
-    """The prefill a router lost when the decode's leg was aborted: it drops the one when the other breaks.
+    """The prefill a router lost when the decode's leg was aborted: it drops one leg when the other breaks.
 
-    Nobody there names a room: it is this prefill only if the router lost as many legs as rooms were aborted.
+    None of those lines names a room, so it is this prefill only if the router lost as many legs as rooms were aborted.
     """
     failed = case.decode_failed
     if failed is None or failed.t is None or failed.row.phase is not Phase.ABORTED:
@@ -159,27 +159,27 @@ def _dropped_prefills(case: Case) -> set[str]:
 
 
 def _dialled(case: Case, name: str) -> bool:
-    """The decode's failure names this prefill's bootstrap server."""
+    """Whether the decode's failure names this prefill's bootstrap server."""
     found = case.dialled(case.decode_failed) if case.decode_failed is not None else None
     owner = found and case.deployment.bootstrap_owner(found[0])
     return bool(owner and owner.name == name)
 
 
 def _in_time(case: Case, death: DeathProof) -> bool:
-    """It died before the room ended; a room that was over by then ended of something else."""
+    """Whether it died before the room ended; a room that was over by then ended for another reason."""
     span = case.room_events.span
     if span is None or case.done is not None:
         return False
     ended = max((one.t for one in (case.decode_failed, case.prefill_failed) if one and one.t is not None), default=None)
     if ended is not None and death.since > ended + 1.0:
         return False
-    # Whoever had died before the request came, and was back, is no cause of it.
+    # A process that died before the request came, and was up again, is not the cause.
     until = span[1] if ended is None else ended
     return death.since >= span[0] - NEAR or not any(death.at < start <= until for start in death.instance.started)
 
 
 def _legs_broken(case: Case) -> list[Event]:
-    """The lines in which the router lost the decode, when that is how every attempt this room can be ended."""
+    """The lines in which the router lost the decode, if every attempt that can be this room ended that way."""
     own = [event for event in case.room_events.by("router") if is_failure(event)]
     if own and all(phrases.lost_leg(event.text) == "decode" for event in own):
         return own  # it names the room, which was one attempt
@@ -188,7 +188,7 @@ def _legs_broken(case: Case) -> list[Event]:
 
 
 def _fell_on(case: Case, death: DeathProof) -> bool:
-    """The decode crashed in the second of its last line about this room."""
+    """Whether the decode crashed within a second of its last line about this room."""
     last = max((event.t for event in case.room_events.by("decode") if event.t is not None), default=None)
     return death.of is not None and last is not None and abs(death.at - last) < 1.0
 
@@ -203,17 +203,17 @@ def _first_traceback(crash: Event) -> str:
 
 
 def launchers_line(death: DeathProof) -> Event | None:
-    """`pdctl: decode-0 generation 1 was killed by SIGKILL …`, or that it was lost with its node."""
+    """The line `pdctl: decode-0 generation 1 was killed by SIGKILL …`, or the one that it was lost with its node."""
     return next((event for event in death.evidence if event.proves(Sign.DIED)), None)
 
 
 def rehearsed(death: DeathProof) -> Event | None:
-    """`REHEARSAL: this instance ends itself …`: it was told to, and its own log says so."""
+    """The line `REHEARSAL: this instance ends itself …`: it was told to end, and its own log says so."""
     return next((event for event in death.evidence if event.proves(Sign.REHEARSED)), None)
 
 
 def fix_of_death(death: DeathProof) -> str:
-    """Fits how it was launched, as far as its log tells: pdctl writes such a line on a host or in a Slurm job."""
+    """A command that suits how it was launched, by its log: pdctl writes an end line on a host or in a Slurm job."""
     name, line = death.instance.name, launchers_line(death)
     if rehearsed(death) is not None:
         return f"start {name} again: its end was a rehearsal"
@@ -228,7 +228,7 @@ def fix_of_death(death: DeathProof) -> str:
 
 
 def unknown_of_death(death: DeathProof) -> tuple[MissingEvidence, ...]:
-    """What is left to find out. A launcher's line that names a signal, or the node, has told the rest."""
+    """What is left to find out: nothing if its launcher's line names a signal other than SIGKILL, or the node."""
     name, line = death.instance.name, launchers_line(death)
     if rehearsed(death) is not None:
         return ()

@@ -1,4 +1,4 @@
-"""Settings of prefill and decode that must agree and differ: named by a line, or by how both cut their heads."""
+"""Settings of prefill and decode that must agree but differ: a line says so, or their attention TP sizes do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMPARED = {
 
 
 def mismatch_logged(case: Case) -> CauseFinding | None:
-    """A mismatch the decode or prefill wrote down while the room was with it."""
+    """The decode or prefill logged a mismatch while it had the room."""
     span = case.room_events.span
     if span is None or case.done is not None or case.who.arrived is not None:
         return None
@@ -34,7 +34,7 @@ def mismatch_logged(case: Case) -> CauseFinding | None:
 
 
 def attention_tp(case: Case) -> CauseFinding | None:
-    """The transfer never completes, and the two sides cut their heads differently."""
+    """The transfer never completes, and the two sides split their heads differently."""
     failed = case.decode_failed
     if failed is None or not (seconds_waited(failed) or failed.proves(Sign.GAVE_UP_WAITING)) or case.who.crossed:
         return None
@@ -62,7 +62,7 @@ def attention_tp(case: Case) -> CauseFinding | None:
 
 
 def described(line: Event, case: Case, proofs: tuple[Proof, ...], how: str) -> CauseFinding:
-    """The finding a mismatch line stands for."""
+    """The finding for a line that reports a mismatch."""
     prefill, decode, flag = COMPARED.get(line.row.cause, ("", "", ""))
     names = _pair(case)
     fills = {

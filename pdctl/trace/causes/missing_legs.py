@@ -47,7 +47,7 @@ def full(case: Case) -> CauseFinding | None:
 
 
 def _queued(case: Case, failed: Event) -> CauseFinding | None:
-    """The decode's own line of how long the room stood in its prealloc queue: longer than the prefill waited."""
+    """The decode logged that the room was in its prealloc queue for longer than the prefill waited."""
     for event in case.room_events.by("decode"):
         seconds = numerals.real(event.values.get("seconds")) or 0.0
         if not event.proves(Sign.WAITED_FOR_PAGES) or not seconds > seconds_waited(failed) > 0:
@@ -68,7 +68,7 @@ def _queued(case: Case, failed: Event) -> CauseFinding | None:
 
 
 def leg_missing(case: Case) -> CauseFinding | None:
-    """One side logs every request it gets, and never got this one."""
+    """One side logs every request it gets, and did not log this one."""
     if case.who.arrived is not None or not case.failed:
         return None
     decodes, prefills = case.deployment.decodes, case.deployment.prefills
@@ -108,7 +108,7 @@ def _bootstrapping(failed: Event) -> bool:
 
 
 def _logging(instances: Iterable[ObservedInstance], failed: Event) -> list[str]:
-    """Those that write every request down, and whose log reaches from before the wait to behind its end."""
+    """Names of those that log every request and whose logs cover the whole wait."""
     if failed.t is None:
         return []
     began = failed.t - seconds_waited(failed)

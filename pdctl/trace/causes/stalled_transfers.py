@@ -1,4 +1,4 @@
-"""Prefill and decode met, and the KV cache did not come, or came slowly: one stood still, or the transfer stalled."""
+"""Prefill and decode met, but the KV cache came slowly or not at all: one side froze, or the transfer stalled."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from pdctl.logs.event import Event
     from pdctl.trace.observed_deployment import ObservedInstance
 
-# Codes whose lines only mean something next to others; the causes that know those ask for them.
+# Codes whose lines mean something only next to other lines; other causes look for them.
 ELSEWHERE = frozenset(
     {"PD205", "PD302", "PD303", "PD304", "PD325", "PD706", "PD707", "PD709", "PD714", "PD715", "PD704"}
 )
 UNREACHED = "PD210"  # written by the decode, about an address that the prefill gave
-SLOW = 1.0  # GB/s; a healthy transfer on any fabric is above it
-LONG = 2.0  # seconds; shorter ones nobody waits for
-STILL = 4.0  # seconds without any line of an instance in which a message to it lay unread
-BUSY = 1.0  # the same of an instance that had work to do
+SLOW = 1.0  # GB/s; a healthy transfer on any fabric is faster
+LONG = 2.0  # seconds; shorter transfers do not matter
+STILL = 4.0  # seconds without any line of an instance while a message to it stays unread
+BUSY = 1.0  # the same for an instance that had work to do
 STOPPED = (
     "ps -eo pid,stat,etime,args | grep -E '^ *[0-9]+ +T'   # on the host of {}: a process in state T is stopped, "
     "kill -CONT PID continues it"
@@ -36,7 +36,7 @@ CUT_OFF = "ip -s link   # on the host of {} and on those of its peers: errors an
 
 
 def cause_logged(case: Case) -> CauseFinding | None:
-    """A line about this very room that names its cause."""
+    """A line about this very room names the cause."""
     if case.who.arrived is not None:
         return None
     for event in case.room_events.events:
@@ -79,7 +79,7 @@ def never_completed(case: Case) -> CauseFinding | None:
 
 
 def slow(case: Case) -> CauseFinding | None:
-    """The cache moved at a crawl: it took seconds, at a speed no fabric has."""
+    """The transfer took seconds, at a speed slower than any healthy fabric."""
     crawling = []
     for event in case.room_events.events:
         size, seconds = transfer_measured(event) or (0.0, 0.0)
@@ -101,7 +101,7 @@ def _reason(event: Event) -> str:
 
 
 class Silence(NamedTuple):
-    """No line of its log between two moments. after, before: the lines on either side, None at the log's end."""
+    """A period without a line in its log. after, before: the lines around it; before is None at the log's end."""
 
     since: float
     until: float
@@ -110,10 +110,12 @@ class Silence(NamedTuple):
 
 
 class Suspect(NamedTuple):
-    """missed: lines of others that it did not answer. silence: while this room waited for it.
+    """An instance that may have frozen.
 
-    late: what was sent to it meanwhile, it read behind that silence. overdue: its own time-out, which should have
-    come in that silence and came behind it. Either shows that the process stood still.
+    missed: other processes' lines that it did not answer. silence: its longest silence while this room waited for it.
+
+    late: it read messages sent to it meanwhile only after that silence. overdue: its own timeout line, due during
+    that silence, came after it. Either one shows that the process was frozen.
     """
 
     instance: ObservedInstance
@@ -128,7 +130,7 @@ class Suspect(NamedTuple):
 
 
 def hung(case: Case) -> CauseFinding | None:
-    """One of the two sides, of which others say that it did not answer, or which read this room's message too late."""
+    """One of the two sides froze: others say that it did not answer, or it read this room's message too late."""
     span = case.room_events.span
     ends = [case.decode_failed, case.prefill_failed]
     ends += [event for event in case.room_events.by("router") if event.row.phase is Phase.FAILED][:1]
@@ -147,7 +149,7 @@ def hung(case: Case) -> CauseFinding | None:
 
 
 def _met(case: Case) -> Iterator[ObservedInstance]:
-    """The engines this room was with, or was sent to."""
+    """The engines that had this room, or to which it was sent."""
     names = [known.value for known in (case.who.contacted, case.who.requested) if known is not None]
     names += [one.name for one in (case.prefill, case.decode) if one is not None]
     handed_over = _handed_over(case)
@@ -161,7 +163,7 @@ def _met(case: Case) -> Iterator[ObservedInstance]:
 
 
 def _handed_over(case: Case) -> bool:
-    """The KV cache was on the decode before the room ended, and the router did not wait for the prefill's answer."""
+    """Whether the decode had the KV cache before the room ended, and the router awaited no answer of the prefill."""
     arrived = any(event.proves(Sign.CACHE_ARRIVED) for event in case.room_events.by("decode"))
     overdue = [leg for event in case.room_events.by("router") if (leg := phrases.overdue_leg(event.text))]
     return arrived and not any(one.leg == "prefill" for one in overdue)
@@ -171,7 +173,7 @@ def _suspect(case: Case, one: ObservedInstance, began: float, ended: float) -> S
     missed = tuple(event for event in case.around if _unanswered(event, one, case, began, ended))
     death = case.deaths.get(one.name)
     if death is not None and death.since <= ended + 1.0:
-        return None  # it died, and that has causes of its own
+        return None  # it died; other causes cover that
     silence = _silence(case, one, began, ended)
     late = silence is not None and _unread(case, one, silence, ended)
     overdue = _overdue(case, one, silence) if silence is not None else None
@@ -183,7 +185,7 @@ def _suspect(case: Case, one: ObservedInstance, began: float, ended: float) -> S
 
 
 def _believed(suspects: Sequence[Suspect], one: Suspect) -> Suspect:
-    """Without what others wrote behind a silence of their own: who stood still finds every answer overdue."""
+    """The suspect without lines others wrote after their own freeze: a frozen process finds every answer overdue."""
     behind = {
         each.instance.name: each.silence.until
         for each in suspects
@@ -194,7 +196,7 @@ def _believed(suspects: Sequence[Suspect], one: Suspect) -> Suspect:
 
 
 def _unregistered(event: Event, one: ObservedInstance, case: Case) -> bool:
-    """The decode could connect to a rank of it, and no answer came."""
+    """Whether the decode could connect to one of its ranks but got no answer."""
     if event.row.cause != "PD210" or phrases.NO_ANSWER not in event.text:
         return False
     prefill = case.who.contacted or case.who.requested
@@ -202,9 +204,9 @@ def _unregistered(event: Event, one: ObservedInstance, case: Case) -> bool:
 
 
 def _unanswered(event: Event, one: ObservedInstance, case: Case, began: float, ended: float) -> bool:
-    """Somebody else asked it while the room waited, and had no answer. A refusal is one.
+    """Whether another process called it while the room waited and got no answer; a refused connection is an answer.
 
-    A line that names another room is that room's evidence: why it was given up may have begun long before this one.
+    A line that names another room is evidence for that room only: its trouble may have begun long before this one.
     """
     if event.room not in (None, case.room_events.room):
         return False
@@ -219,7 +221,7 @@ def _unanswered(event: Event, one: ObservedInstance, case: Case, began: float, e
 
 
 def _first_miss(event: Event, t: float, case: Case) -> float:
-    """When a decode that gave a prefill up had missed the first heartbeat; at once, where a connection broke."""
+    """When a decode that gave up a prefill first missed a heartbeat; the line's own time if a connection broke."""
     return min(
         other.t
         for other in (event, *case.around)
@@ -231,7 +233,7 @@ def _first_miss(event: Event, t: float, case: Case) -> float:
 
 
 def _silence(case: Case, one: ObservedInstance, began: float, ended: float) -> Silence | None:
-    """The longest stretch without a line of it that reaches into the room's wait and to its end."""
+    """The longest stretch without a line from it that overlaps the room's wait and lasts until the wait's end."""
     lines = [event for event in case.around if event.instance == one.name and event.t is not None]
     lines.sort(key=lambda event: event.t or 0.0)
     found = []
@@ -248,10 +250,10 @@ def _silence(case: Case, one: ObservedInstance, began: float, ended: float) -> S
 
 
 def _unread(case: Case, one: ObservedInstance, silence: Silence, ended: float) -> bool:
-    """A message about this room had been sent to it, and was read behind the silence, when all was over.
+    """Whether it read a message about this room only after the silence, when the room was over.
 
-    A clock that is ahead looks the same: messages of other rooms must have come sooner. A decode that ran the room had
-    work to do in that silence, so less will do.
+    A clock that is ahead looks the same, so messages of other rooms must have arrived sooner. A decode that was running
+    the room had work to do during the silence, so a shorter lag suffices.
     """
     if silence.before is None or silence.until < ended - 1.0:
         return False
@@ -260,14 +262,14 @@ def _unread(case: Case, one: ObservedInstance, silence: Silence, ended: float) -
 
 
 def _ran(case: Case, one: ObservedInstance) -> bool:
-    """The room was running there."""
+    """Whether the room was running there."""
     return any(
         event.instance == one.name and event.proves(Sign.CACHE_ARRIVED) for event in case.room_events.by("decode")
     )
 
 
 def _overdue(case: Case, one: ObservedInstance, silence: Silence) -> Event | None:
-    """Its own time-out of this room, behind the silence: it came late, and it was awake for little of the limit."""
+    """Its own timeout of this room after the silence, if it came late and the process ran for little of the limit."""
     for event in case.room_events.events:
         spent = phrases.timed_out(event.text)
         if event.instance != one.name or event.t is None or event.t < silence.until or spent is None:
@@ -280,9 +282,9 @@ def _overdue(case: Case, one: ObservedInstance, silence: Silence) -> Event | Non
 
 
 def _limit(case: Case, event: Event, spent: phrases.TimedOut) -> float | None:
-    """After how many seconds this process gives up a room: as the line says it, or after as many as it did so before.
+    """Seconds after which this process gives up a room: as the line says, or its shortest other timeout; else None.
 
-    SGLang's lines do not name the limit; none of them comes before it has passed.
+    SGLang's lines do not name the limit, but none of them is written before it has passed.
     """
     if spent.limit is not None:
         return spent.limit
@@ -293,7 +295,7 @@ def _limit(case: Case, event: Event, spent: phrases.TimedOut) -> float | None:
 
 
 def _lag(events: Sequence[Event], one: ObservedInstance, silence: Silence) -> float | None:
-    """Of the messages that came behind the silence, the longest way, at the least."""
+    """A lower bound, in seconds, for the longest delay of the messages that arrived after the silence."""
     lags = []
     for sent, came in MESSAGES:
         out = [event for event in events if event.instance != one.name and event.t is not None and sent(event)]
@@ -306,9 +308,9 @@ def _lag(events: Sequence[Event], one: ObservedInstance, silence: Silence) -> fl
 
 
 def _clock_error(case: Case, one: ObservedInstance) -> float | None:
-    """Seconds by which its clock may differ from the others': the shortest way of another room's message, either sign.
+    """Seconds by which its clock may differ from the others': the shortest delay of other rooms' messages, unsigned.
 
-    None where no message came within two seconds, by the two stamps.
+    None if no message arrived within two seconds, by the two stamps.
     """
     ways = []
     for sent, came in MESSAGES:
@@ -330,13 +332,13 @@ def _is(sign: Sign) -> Callable[[Event], bool]:
     return lambda event: event.proves(sign)
 
 
-# What one side sends, and what the other writes when it has come.
+# The line about a message one side sends, and the line the other side writes when it has arrived.
 MESSAGES: tuple[tuple[Callable[[Event], bool], Callable[[Event], bool]], ...] = (
     (_is(Sign.PAGE_LIST_SENDS), _is(Sign.PAGE_LIST_ARRIVES)),
     (_is(Sign.TRANSFER_DONE), _is(Sign.CACHE_ARRIVES)),
     (_is(Sign.ABORT_SENDS), _is(Sign.ABORT_ARRIVES)),
     (lambda event: event.row.phase is Phase.DISPATCHED, _is(Sign.REQUEST_ARRIVED)),
-    (  # the router's connection, closed when the other leg had failed
+    (  # the router closes this leg's connection when the other leg fails
         lambda event: event.role == "router" and event.row.phase is Phase.FAILED,
         lambda event: event.role != "router" and phrases.CLIENT_CLOSED in event.text,
     ),
