@@ -1,1 +1,1 @@
-"""The processes of an instance, over all of its nodes: started, introduced to each other, ended together."""
+"""The processes of an instance on all of its nodes: starting, connecting and ending them together."""

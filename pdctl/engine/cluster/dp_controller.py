@@ -1,8 +1,8 @@
 """`python -m pdctl.engine.cluster.dp_controller`: hands each request to one of several DP groups (sglang 0.5.23).
 
-The groups are replicas, or the attention DP groups of one replica: a request goes to the leader of one of them. Its own
-process on node 0, without torch: it looks at the room or the turn and passes the frame on unchanged. What is not a
-generation request goes to every group on the same way, so that an abort never overtakes the request it means.
+The groups are replicas, or the attention DP groups of one replica: a request goes to the leader of one of them. The
+controller is a process of its own on node 0, without torch: it chooses a group and passes the frame on unchanged. All
+other messages go to every group over the same sockets, so that an abort never overtakes the request it is for.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ def resolve(args: ServerArgs) -> str:
 
 
 def chooser(method: str, groups: int) -> Choice:
-    """A DP group for each request. A rank the router asked for wins; without a room the turn decides.
+    """Return a function that chooses a request's DP group. A rank named by the router wins; without a room, in turn.
 
-    Only the engine's own health checks come without a room: the HTTP side refuses a client's (frontend/intake.py).
+    Only the engine's own health checks have no room: the HTTP side refuses such requests of clients
+    (frontend/intake.py).
     """
     turn = -1
 
@@ -66,9 +67,9 @@ def chooser(method: str, groups: int) -> Choice:
 
 
 class Loads:
-    """What each DP group was given and has not finished: the least loaded gets the next request, ties in turn.
+    """The unfinished requests of each DP group: the least loaded group gets the next one, equal ones take turns.
 
-    `by` is total_requests, or total_tokens: those of the prompts at hand, the only ones known beforehand.
+    `by` is total_requests, or total_tokens: those of the open prompts, the only ones known beforehand.
     """
 
     def __init__(self, by: str, groups: int) -> None:
@@ -109,7 +110,7 @@ def dispatch(
     done: Callable[[str], None] = lambda rid: None,
     after: Callable[[str], Choice] | None = None,
 ) -> None:
-    """Until a Stop, which every group gets too. `after`: how to choose once the instance has taken another role."""
+    """Dispatch until a Stop, which every group gets too. `after` returns how to choose after a switch to a role."""
     reach = fault_points.raiser("thread.dp-controller")
     while True:
         frame = source.recv()
@@ -137,7 +138,7 @@ def dispatch(
 
 
 def inputs(args: ServerArgs, channels: Channels, ipc_dir: Path) -> list[str]:
-    """Where the leader of each DP group takes requests. Raises NotReadyError when a node's ranks do not come."""
+    """Return where the leader of each DP group takes requests. Raise NotReadyError if a node's ranks do not join."""
     leaders = [
         here
         for here in Whereabouts.all(args.shape)
@@ -162,7 +163,7 @@ def main() -> None:
     configure(args)
     channels = Channels.of(args, options.ipc_dir)
     context: zmq.Context[Socket] = zmq.Context()
-    alarms = context.socket(zmq.PUSH)  # now: the tokenizer manager's address goes with its directory after the start
+    alarms = context.socket(zmq.PUSH)  # now: after the start, its address is gone with its directory
     keys = keys_of(channels)
     if keys is not None:
         keys.dial(alarms)
@@ -170,7 +171,7 @@ def main() -> None:
     code = 0
     try:
         control(args, channels, context, options.ipc_dir)
-    except Exception as error:  # noqa: BLE001  # a process's last words, whatever ends it
+    except Exception as error:  # noqa: BLE001  # report whatever ends this process
         hit_an_exception(log, "DataParallelController", error)
         rank_processes.tell_end_reason(in_words(error))
         alarms.send(reply_codec.encode(Died(0, 0, in_words(error), who="DP controller")))

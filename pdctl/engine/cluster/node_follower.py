@@ -1,6 +1,6 @@
-"""The life of a node that is not node 0: its ranks, a health answer, and the connection that says whether all live.
+"""The life of a node other than node 0: its ranks, a health route, and the connection that tells whether node 0 lives.
 
-sglang 0.5.23 runs a dummy health server there as well, which answers 200 from the start; this one says 503 until the
+sglang 0.5.23 runs a dummy health server there as well, which answers 200 from the start; this one answers 503 until the
 whole instance serves.
 """
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pdctl.engine")
 
-GOODBYE_WITHIN = 2  # seconds for answers already decided to leave through their sockets
+GOODBYE_WITHIN = 2  # seconds for finished answers to leave through their sockets
 
 
 class Health:
-    """An ASGI application that knows one thing. `up` turns true with the instance."""
+    """An ASGI application for health checks only. `up` becomes true when the instance serves."""
 
     def __init__(self, node: int) -> None:
         self._node = node
@@ -64,7 +64,7 @@ class Health:
 
 
 def follow(args: ServerArgs, door: socket.socket, ranks: Ranks, ipc_dir: Path) -> int:
-    """The exit code: 0 after a shutdown asked for, 1 when the instance ended otherwise, 128 + n for signal n twice."""
+    """Return 0 after a requested shutdown, 1 if the instance ended otherwise, 128 + n for signal n twice."""
     return uvloop.run(Follower(args, ranks, Channels.of(args, ipc_dir)).run(door))
 
 
@@ -82,7 +82,7 @@ class Follower:
         self._leaving = False
 
     async def run(self, door: socket.socket) -> int:
-        from pdctl.engine.frontend.http_process import Listener  # late: what it brings along is needed by now
+        from pdctl.engine.frontend.http_process import Listener  # imported late: what it imports is needed only now
 
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -103,7 +103,7 @@ class Follower:
         finally:
             self._health.up = False
             listener.should_exit = True
-            await asyncio.gather(serving, return_exceptions=True)  # what it ended with is known
+            await asyncio.gather(serving, return_exceptions=True)  # its outcome is known
             if self._wire is not None:
                 await self._wire.close()
 
@@ -161,7 +161,7 @@ class Follower:
         return code
 
     async def _listen(self) -> str:
-        """Why the instance ends; empty when it was told to. Raises PdctlError when node 0 is not there or refuses."""
+        """Return why the instance ends, empty if it was told to. Raise PdctlError if node 0 is not there or refuses."""
         began = time.monotonic()
         self._wire = wire = await reach(self._channels.nodes, self._args.dist_timeout, self._secret)
         wire.send(NodeHello(self._args.node_rank, self._args.to_json()))

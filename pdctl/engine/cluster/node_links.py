@@ -1,10 +1,10 @@
 """One TCP connection between node 0 of an instance and each other node: the instance lives and dies as one.
 
-Node 0 has everything a client or a peer talks to; the others run ranks. What they tell each other is only whether they
-live: a connection that closes without a word is a node that is gone, whatever ended it.
+Node 0 runs everything that a client or a peer talks to; the others run ranks. They only tell each other whether they
+are alive: if a connection closes without a message, that node is gone, whatever ended it.
 
-Both sides begin with a greeting, a random number each. With a deployment secret every frame after it carries a MAC over
-both numbers, the direction and the frame's own number: a frame can neither be made by a stranger nor used twice.
+Both sides begin with a greeting, which has a random number. With a deployment secret, every later frame has a MAC over
+both numbers, the direction and the frame's own number: a frame can be neither forged nor replayed.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ PURPOSE = "node frame"
 FIRST_WORD = 10.0  # seconds a connection has for its greeting and its hello
 MOST_UNKNOWN = 64  # connections that have not said which node they are; beyond that the next one is closed
 RETRY = 0.2  # seconds between attempts to reach a node 0 that is not there yet
-# What may differ between the nodes of one instance; every other flag must not.
+# Flags that may differ between the nodes of one instance; all others must be equal.
 OWN = frozenset({"node_rank", "host", "port", "base_gpu_id", "num_threads", "log_level", "model_path", "device"})
-# A host that vanishes closes nothing: the kernel asks after 5 s of silence, and gives up 6 s later.
+# A host that vanishes closes nothing: the kernel probes after 5 s of silence, and gives up 6 s later.
 KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
 
 
@@ -57,7 +57,7 @@ class Greeting(msgspec.Struct, frozen=True, tag="greeting"):
 
 
 class NodeHello(msgspec.Struct, frozen=True, tag="hello"):
-    """A node's first word: its flags, as JSON."""
+    """A node's first message after its greeting: its flags, as JSON."""
 
     node: int
     flags: str
@@ -87,7 +87,7 @@ codec: Codec[Word] = Codec("node link", 6, (Greeting, NodeHello, Refused, Up, Le
 
 
 def difference(ours: ServerArgs, theirs: str) -> str:
-    """The first flag two nodes of an instance disagree about, in words; empty when they are one instance."""
+    """Return in words the first flag that differs but must not, or an empty string."""
     try:
         given = json.loads(theirs)
     except (ValueError, RecursionError):
@@ -124,7 +124,7 @@ class NodeWire:
                 peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     async def greet(self) -> str:
-        """Exchange greetings. Why this connection is of no use; empty when it is."""
+        """Exchange greetings. Return why this connection cannot be used, or an empty string."""
         self._write(codec.encode(Greeting(self._nonce, self._secret is not None)))
         theirs = await self.receive()
         if not isinstance(theirs, Greeting):
@@ -139,7 +139,7 @@ class NodeWire:
         return secret.mac(PURPOSE, self._both, b"0" if of_node0 else b"n", number.to_bytes(8, "big"), frame)
 
     def _checked(self, frame: bytes) -> bytes:
-        """The frame without its MAC. Raise FrameError if that is not right."""
+        """Return the frame without its MAC. Raise FrameError if the MAC is wrong."""
         if self._secret is None or not self._both:
             return frame
         mac, frame = frame[:MAC_BYTES], frame[MAC_BYTES:]
@@ -150,7 +150,7 @@ class NodeWire:
         return frame
 
     async def receive(self) -> Word | None:
-        """The next word; None when the other side is gone, or does not speak this language."""
+        """Return the next message; None if the other side is gone, or sent something else."""
         try:
             size = int.from_bytes(await self._reader.readexactly(LENGTH), "big")
             if not HEADER <= size <= codec.max_bytes + MAC_BYTES:
@@ -231,7 +231,7 @@ class Nodes:
         await wire.close()
 
     async def _introduced(self, wire: NodeWire) -> Word | None:
-        """The first word after the greetings; None where there are none, or none that can be used."""
+        """Return the first message after the greetings; None if those are missing or cannot be used."""
         unknown = await wire.greet()
         if unknown:
             self._rate.error("Refused a node: %s", unknown)
@@ -246,7 +246,7 @@ class Nodes:
         return difference(self._args, hello.flags)
 
     async def _listen_or_lose(self, node: int, wire: NodeWire) -> None:
-        """Whatever ends this, the instance has lost a node."""
+        """Listen to a node. If that raises, the instance has lost the node."""
         try:
             await self._listen(node, wire)
         except Exception as error:
@@ -273,7 +273,7 @@ class Nodes:
         return [node for node in range(1, self._args.nnodes) if node not in self._wires]
 
     def tell(self, word: Word) -> None:
-        """To every node. After `Leaving` or `Lost` their connections may close."""
+        """Send `word` to every node. After `Leaving` or `Lost` their connections may close."""
         self._ending = self._ending or isinstance(word, Leaving | Lost)
         for wire in self._wires.values():
             wire.send(word)
@@ -288,7 +288,7 @@ class Nodes:
 
 
 async def reach(address: tuple[str, int], seconds: float, secret: DeploymentSecret | None = None) -> NodeWire:
-    """Node 0, as soon as it listens and has been greeted. Raise PdctlError naming it."""
+    """Return a connection to node 0, once it listens and has been greeted. Raise PdctlError naming it."""
     host, port = address
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds

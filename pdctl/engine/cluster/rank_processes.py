@@ -1,9 +1,9 @@
-"""The rank processes of an instance: started before anything heavy is imported, counted in, watched, and ended.
+"""The rank processes of an instance: started before anything heavy is imported, counted, watched, and ended.
 
 An instance lives and dies as one: a tensor-parallel group cannot go on without a rank, so the first death ends it all.
-A process writes why it ended into a pipe, which its starter reads then: a message over a socket may still be on its
-way when the exit code is known. One write of at most `MAX_END_REASON` bytes is never torn (POSIX, PIPE_BUF: 4096 on
-Linux, 512 on macOS).
+A process writes why it ends into a pipe, which its parent reads afterwards: a message over a socket may still be on its
+way when the exit code is known. One write of at most `MAX_END_REASON` bytes is atomic (POSIX, PIPE_BUF: 4096 on Linux,
+512 on macOS).
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ log = logging.getLogger("pdctl.engine")
 
 SCHEDULER = "pdctl.engine.scheduler"
 CONTROLLER = "pdctl.engine.cluster.dp_controller"
-# What a launcher waits for at most by default (topology: readiness.timeout); large checkpoints take minutes to load.
+# Seconds: a launcher's default limit (topology: readiness.timeout); large checkpoints take minutes to load.
 READY_WITHIN = 1800.0
 STOP_WITHIN = 5.0
-REHEARSED_LOOK = 0.1  # seconds between looks of a watch that shall end on an error
+REHEARSED_LOOK = 0.1  # seconds between polls of a watch that is to end on a rehearsed error
 END_REASON_ENV = "PDCTL_END_REASON_FD"
 MAX_END_REASON = select.PIPE_BUF  # bytes
 
@@ -60,7 +60,7 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class StageDone:
-    """One rank's step: seconds it took, and how many ranks have taken it."""
+    """A start-up step that one rank has taken, and how many seconds it took."""
 
     name: str
     tp_rank: int
@@ -99,7 +99,7 @@ class Ranks:
         return self._ready.get((0, 0, 0), {})
 
     def spawn(self) -> None:
-        """Start one process for each rank of this node, and on node 0 the DP controller when there is a choice."""
+        """Start one process for each rank of this node, and on node 0 the DP controller if it is needed."""
         meeting_points = [_dist_init(self._args, replica) for replica in range(self._args.dp_size)]
         for here in self._all.values():
             rank = here.rank
@@ -133,7 +133,7 @@ class Ranks:
         self._children.append(Child(name, process, reason))
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Watch the processes from here on: a sleeping thread for each is a portable way to learn of deaths."""
+        """Watch the processes from now on: a blocked thread for each is a portable way to learn of its end."""
         self._loop = loop
         self.all_ready: asyncio.Future[None] = loop.create_future()
         self.dead: asyncio.Future[str] = loop.create_future()
@@ -163,7 +163,7 @@ class Ranks:
         )
 
     def lose(self, reason: str) -> None:
-        """The instance cannot go on: what it waits for, and what serves it, ends with this reason."""
+        """Declare that the instance cannot go on, for this `reason`; ignored while it is stopping."""
         if not self._stopping:
             self._die(reason)
 
@@ -186,7 +186,7 @@ class Ranks:
         self._die(cannot_go_on(name, message.reason))
 
     async def ready(self, seconds: float = READY_WITHIN) -> None:
-        """Until every rank has said so. Raises PdctlError naming the ranks that have not, or the one that died."""
+        """Wait until every rank is ready. Raise PdctlError naming the ranks that are not, or the one that died."""
         either: set[asyncio.Future[Any]] = {self.all_ready, self.dead}
         await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if self.dead.done():
@@ -198,7 +198,7 @@ class Ranks:
             )
 
     def missing(self, there: Iterable[Key]) -> str:
-        """The ranks that are not `there`, in words, node by node where there are several."""
+        """Return the ranks that are not `there`, in words, node by node if there are several."""
         absent = [self._all[key] for key in sorted(self._all.keys() - set(there))]
         by_node: dict[int, list[str]] = {}
         for here in absent:
@@ -208,11 +208,11 @@ class Ranks:
         return "; ".join(f"{', '.join(names)} of node {node}" for node, names in sorted(by_node.items()))
 
     def expect_exit(self) -> None:
-        """From here on a rank that ends is doing as told."""
+        """From now on, a rank that ends does so as told."""
         self._stopping = True
 
     async def exited(self, seconds: float = STOP_WITHIN) -> bool:
-        """Whether every process ended by itself within `seconds`."""
+        """Wait up to `seconds` for every process to end by itself; return whether they did."""
         try:
             await asyncio.wait_for(self._all_exited.wait(), seconds)
         except asyncio.TimeoutError:
@@ -220,7 +220,7 @@ class Ranks:
         return True
 
     def kill(self) -> None:
-        """End what is left, now."""
+        """Kill the processes that are left."""
         self._stopping = True
         for child in self._children:
             if child.process.poll() is None:
@@ -232,7 +232,7 @@ def cannot_go_on(name: str, reason: str) -> str:
 
 
 def ending(code: int) -> str:
-    """How a process ended, in words."""
+    """Return in words how a process with this exit code ended."""
     if code >= 0:
         return f"exited with code {code}"
     try:
@@ -242,7 +242,7 @@ def ending(code: int) -> str:
 
 
 def _dist_init(args: ServerArgs, replica: int) -> str:
-    """Where the ranks of one replica meet (torch.distributed), as host:port."""
+    """Return where the ranks of one replica meet (torch.distributed), as host:port."""
     if args.nnodes > 1:
         return args.dist_init_addr or ""
     if args.dist_init_addr:
@@ -274,18 +274,18 @@ class EndReason:
         os.close(self._write)
 
     def read(self) -> str:
-        """The first reason told; empty where it told none. Called once, when the process has ended."""
+        """Return the first reason that was written, or an empty string. Call it once, after the process has ended."""
         told = b""
-        with contextlib.suppress(BlockingIOError):  # a child of it has the pipe, too
+        with contextlib.suppress(BlockingIOError):  # a child of the process holds the pipe, too
             told = os.read(self._read, MAX_END_REASON)
         os.close(self._read)
         return told.split(b"\n")[0].decode("utf-8", "replace")
 
 
 def tell_end_reason(reason: str) -> None:
-    """Leave `reason` for the starter; a no-op for a process started by hand. Callable from any thread."""
+    """Write `reason` for the parent; a no-op in a process started by hand. Callable from any thread."""
     number = os.environ.get(END_REASON_ENV, "")
     if number.isdigit() and is_pipe(int(number)):
         line = " ".join(reason.split()).encode()[: MAX_END_REASON - 1] + b"\n"
-        with contextlib.suppress(BrokenPipeError):  # nobody is left to read it
+        with contextlib.suppress(BrokenPipeError):  # the parent is gone
             os.write(int(number), line)

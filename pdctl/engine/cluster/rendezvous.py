@@ -1,6 +1,7 @@
-"""How the ranks of several nodes find each other: each tells node 0 where it listens and gets everybody's answer.
+"""How the ranks of several nodes find each other: each tells node 0 where it listens, and gets the answers of all.
 
-sglang's worker-port handshake, on the same port of the plan (D + 13, 0.5.8 and later); there node 0 picks the numbers.
+This is sglang's worker-port handshake, on the same port of the plan (D + 13, 0.5.8 and later), except that in sglang
+node 0 picks the ports.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("pdctl.engine")
 
 
-MOST_WAITING = 4  # for each rank: it, the DP controller, and what was started again
-PATIENCE = 30.0  # seconds after the deadline: node 0, which knows who is missing, speaks first
+MOST_WAITING = 4  # peers for each rank: it, the DP controller, and restarted processes
+PATIENCE = 30.0  # seconds after the deadline: node 0, which knows who is missing, fails first
 
 
 Address = Annotated[str, Meta(max_length=300)]
 
 
 class Here(msgspec.Struct, frozen=True, tag="here"):
-    """A rank and its sockets. The DP controller, which only wants to know, comes with world rank -1."""
+    """A rank and its sockets. The DP controller, which only needs the answer, has world rank -1."""
 
     world_rank: Annotated[int, Meta(ge=-1, lt=1 << 20)]
     node: Annotated[int, Meta(ge=0, lt=1 << 20)] = 0
@@ -54,9 +55,9 @@ codec: Codec[Word] = Codec("rank meeting", 5, (Here, Everybody), max_bytes=1 << 
 
 
 class Meeting:
-    """Node 0's side, on its event loop: answers nobody until all `expected` ranks are there.
+    """Node 0's side, on its event loop: answers no one until all `expected` ranks have joined.
 
-    Who comes first as a rank is that rank. `keys`: peers without them are not heard.
+    The first process that claims a rank has it. `keys`: peers without them cannot connect.
     """
 
     def __init__(self, address: str, expected: int, keys: SocketKeys | None = None) -> None:
@@ -89,7 +90,7 @@ class Meeting:
             self.take(name, frames)
 
     def take(self, name: bytes, frames: list[bytes]) -> None:
-        """One message of the peer that ZMQ calls `name`."""
+        """Handle one message of the peer that ZMQ calls `name`."""
         try:
             word = codec.decode(frames[-1] if frames else b"")
         except FrameError as error:
@@ -115,7 +116,7 @@ class Meeting:
 
 
 def meet(address: str, here: Here, seconds: float, keys: SocketKeys | None = None) -> dict[int, Line]:
-    """Everybody's sockets by world rank. Raise NotReadyError naming where it waited, `PATIENCE` after the deadline."""
+    """Return all sockets by world rank. Raise NotReadyError naming where it waited, `PATIENCE` after the deadline."""
     seconds += PATIENCE
     with zmq.Context() as context, context.socket(zmq.REQ) as socket:
         socket.setsockopt(zmq.LINGER, 0)

@@ -1,1 +1,1 @@
-"""What an instance was asked to be, what its checkpoint says, and whether the two go together. No torch."""
+"""An instance's arguments, its checkpoint's config, and whether the two fit together. No torch."""

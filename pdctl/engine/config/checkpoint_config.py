@@ -1,4 +1,4 @@
-"""What a Hugging Face checkpoint says about its model; refuses what the engine cannot run."""
+"""Read the config of a Hugging Face checkpoint, and reject models that the engine cannot run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SUPPORTED = (
 SUPPORTED_ROPE = ("default", "linear", "llama3", "yarn")
 QKV_BIAS = ("Qwen2ForCausalLM", "Qwen2MoeForCausalLM", GPT_OSS)
 QK_NORM = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
-# Whole numbers above 0; null stands for the default of those that have one.
+# Whole numbers above 0. Null means the default, for those that have one.
 COUNTS = ("num_attention_heads", "hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size")
 COUNTS_WITH_DEFAULT = ("num_key_value_heads", "head_dim", "max_position_embeddings")
 SUPPORTED_DTYPES = ("float32", "bfloat16", "float16")
@@ -39,15 +39,15 @@ LATENT_ARCHITECTURES = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM")
 
 
 class CheckpointError(PdctlError):
-    """A checkpoint that cannot be served: names the directory, the part, and what would be accepted."""
+    """A checkpoint that cannot be served; the message names the directory, the setting and what is supported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary embedding. `low_freq` and `high_freq` are llama3's scaling only; what follows `original_context`, yarn's.
+    """Rotary embedding. `low_freq` and `high_freq` are for llama3 scaling, fields after `original_context` for yarn.
 
-    `magnitude` is what rotated queries and keys are multiplied with, and `all_dims` how yarn's factor for whole heads
-    is written (mscale_all_dim): DeepSeek's softmax takes that one (attention_layer.py).
+    Rotated queries and keys are multiplied by `magnitude`. `all_dims` is mscale_all_dim, which gives yarn's factor for
+    whole heads: DeepSeek's softmax uses that factor (attention_layer.py).
     """
 
     theta: float = 10000.0
@@ -58,14 +58,14 @@ class Rope:
     original_context: int = 0
     beta_fast: float = 32.0
     beta_slow: float = 1.0
-    whole: bool = True  # the range between them is rounded to whole dimensions
+    whole: bool = True  # round the range between the two betas to whole dimensions
     magnitude: float = 1.0
     all_dims: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Everything that shapes the computation. Counts are of the whole model; `rank_*` are one rank's share."""
+    """Everything that determines the computation. Counts are for the whole model; `rank_*` give one rank's share."""
 
     architecture: str
     layers: int
@@ -84,16 +84,16 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
     dtype: str
-    windows: tuple[int, ...]  # of each layer, in tokens; 0 reads everything
-    latent: Latent | None = None  # MLA; then `head_dim` is the rotated part of a head, and `kv_heads` say nothing
+    windows: tuple[int, ...]  # of each layer, in tokens; 0: full attention
+    latent: Latent | None = None  # MLA: `head_dim` is then the rotated part of a head, `kv_heads` has no meaning
     mixture: Mixture | None = None
-    out_bias: bool = False  # of attention's last projection
-    sinks: bool = False  # attention.py
-    sparse: tuple[bool, ...] = ()  # of each layer of a mixture, whether it has experts; () for a dense model
+    out_bias: bool = False  # of attention's output projection
+    sinks: bool = False  # attention sinks (attention.py)
+    sparse: tuple[bool, ...] = ()  # whether each layer of an MoE model has experts; () for a dense model
 
     @classmethod
     def from_dir(cls, path: str | Path) -> ModelConfig:
-        """Read config.json and generation_config.json. Raises CheckpointError naming what is not supported."""
+        """Read config.json and generation_config.json. Raise CheckpointError naming what is not supported."""
         directory = Path(path)
         raw = _read_json(directory / "config.json")
         generation = directory / "generation_config.json"
@@ -144,20 +144,20 @@ class ModelConfig:
 
     @property
     def slabs_per_layer(self) -> int:
-        """K and V, or the latent alone."""
+        """2 (K and V), or 1 (the latent)."""
         return 1 if self.latent else 2
 
     @property
     def cached_dim(self) -> int:
-        """Numbers of one token and KV head in one slab."""
+        """Elements that one token and KV head have in one slab."""
         return self.latent.cached_dim if self.latent else self.head_dim
 
     def rank_kv_heads(self, attn_tp: int) -> int:
-        """KV heads of one rank; with more ranks than KV heads each is held by several (sglang's rule)."""
+        """Return the KV heads of one rank; with more ranks than KV heads, several hold the same one (sglang's rule)."""
         return 1 if self.latent else max(1, self.kv_heads // attn_tp)
 
     def check_shape(self, shape: Shape) -> None:
-        """Raise CheckpointError when the model cannot be cut into equal ranks of `shape`."""
+        """Raise CheckpointError if the model cannot be split evenly over the ranks of `shape`."""
         for what, count, flag, parts in self._cuts(shape):
             if count % parts:
                 raise CheckpointError(f"{what} {count} is not divisible by {flag} {parts}")
@@ -172,7 +172,7 @@ class ModelConfig:
             raise CheckpointError(f"--ep-size {shape.ep_size}: {self.architecture} has no experts")
 
     def _cuts(self, shape: Shape) -> list[tuple[str, int, str, int]]:
-        """What is cut: its name and size in config.json, the flag and the number of parts."""
+        """Return what is split: its name and size in config.json, the flag and the number of parts."""
         cuts = [("num_attention_heads", self.heads, _attention_flag(shape), shape.attn_tp_size)]
         if not all(self.sparse) or not self.sparse:
             cuts.append(("intermediate_size", self.intermediate, "--tp-size", shape.tp))
@@ -217,7 +217,7 @@ def _architecture(raw: Mapping[str, Any], where: str) -> str:
 
 
 def _refuse_features(raw: Mapping[str, Any], architecture: str, where: str) -> None:
-    """Features that change the arithmetic and are not implemented: running on would give wrong text, not an error."""
+    """Reject features that change the arithmetic but are not implemented: ignoring them would give wrong text."""
     wrong = (
         ("quantization_config", raw.get("quantization_config"), "unquantised weights"),
         ("hidden_act", raw.get("hidden_act", "silu") not in ("silu", "swish"), "silu"),
@@ -237,7 +237,7 @@ def _refuse_features(raw: Mapping[str, Any], architecture: str, where: str) -> N
 
 def _refuse_counts(raw: Mapping[str, Any], where: str) -> None:
     for key in (*COUNTS, *COUNTS_WITH_DEFAULT):
-        count = raw.get(key, 1)  # who reads it says that it is missing
+        count = raw.get(key, 1)  # a missing key is reported where it is read
         if (count is None and key in COUNTS_WITH_DEFAULT) or (type(count) is int and count > 0):
             continue
         raise CheckpointError(f"{where}: config.json has {key} = {count!r}; supported: a whole number above 0")
@@ -247,7 +247,7 @@ def _rope(raw: Mapping[str, Any], architecture: str, where: str) -> Rope:
     """`rope_parameters` (transformers 5) or `rope_theta` + `rope_scaling` (before)."""
     scaling: Mapping[str, Any] = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     if architecture == GPT_OSS and not scaling:
-        raise KeyError("rope_scaling")  # its default is yarn with numbers of its own, not ours
+        raise KeyError("rope_scaling")  # its default is yarn with its own parameters, not ours
     kind = str(scaling.get("rope_type") or scaling.get("type") or "default")
     if kind not in SUPPORTED_ROPE:
         raise CheckpointError(f"{where}: rope type {kind!r} is not supported; supported: {', '.join(SUPPORTED_ROPE)}")
@@ -290,12 +290,12 @@ def _yarn(scaling: Mapping[str, Any], theta: float, factor: float, context: int)
 
 
 def yarn_scale(factor: float, weight: float) -> float:
-    """How much yarn sharpens attention for a context stretched by `factor`."""
+    """Return the factor by which yarn scales attention for a context extended by `factor`."""
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1.0 else 1.0
 
 
 def _token_ids(*values: int | list[int] | None) -> tuple[int, ...]:
-    """Every id named anywhere, in order, once."""
+    """Return the ids of all `values`, in order and without duplicates."""
     ids: dict[int, None] = {}
     for value in values:
         if value is not None:
@@ -311,14 +311,14 @@ def _dtype(raw: Mapping[str, Any], where: str) -> str:
 
 
 class Latent(NamedTuple):
-    """Widths in numbers. The cache holds one vector per token for all heads: `kv_rank` + `rope_dim` numbers."""
+    """Widths of MLA in elements. The cache has one vector of `kv_rank` + `rope_dim` per token, shared by all heads."""
 
-    q_rank: int  # 0: queries come from the hidden states in one step
+    q_rank: int  # 0: queries are projected from the hidden states in one step
     kv_rank: int
-    nope_dim: int  # of a query or key head, without position
-    rope_dim: int  # of a query head, and of the key part all heads share
+    nope_dim: int  # of the part of a query or key head without position
+    rope_dim: int  # of the rotated part of a query head, and of the key part that all heads share
     v_dim: int
-    adjacent: bool  # whether checkpoints hold the pairs that rotate together side by side
+    adjacent: bool  # whether elements that rotate as a pair are adjacent in the checkpoint
 
     @property
     def qk_dim(self) -> int:
@@ -330,7 +330,7 @@ class Latent(NamedTuple):
 
 
 def latent(raw: Mapping[str, Any], architecture: str) -> Latent | None:
-    """None for models with heads of K and V. Raises KeyError for what is missing, ValueError for odd widths."""
+    """Return None for a model without MLA. Raise KeyError for a missing key, ValueError for an odd width."""
     if architecture not in LATENT_ARCHITECTURES:
         return None
     found = Latent(
@@ -347,6 +347,6 @@ def latent(raw: Mapping[str, Any], architecture: str) -> Latent | None:
         ("qk_rope_head_dim", found.rope_dim),
         ("q_lora_rank", found.q_rank),
     ):
-        if width % 2:  # rotation takes two numbers as a complex one, which must stand at even places
+        if width % 2:  # rotation takes two elements as a complex number, which must start at an even index
             raise ValueError(f"{key} = {width}; supported: even widths")
     return found

@@ -1,7 +1,7 @@
-"""The engine's command line, in SGLang's flag names: one command serves both (sglang 0.5.23 srt/server_args.py).
+"""The engine's command line, in SGLang's flag names: one command works for both (sglang 0.5.23 srt/server_args.py).
 
-What is refused before anything is started: numbers out of bounds, a parallel shape, a checkpoint, rehearsals.
-`first_problem` is one sentence that names the flag and what would do; it is empty when nothing is wrong.
+Out-of-bounds numbers and unusable shapes, checkpoints and rehearsals are rejected before anything is started:
+`first_problem` returns one sentence that names the flag and the fix, or an empty string.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pdctl.layout.shape import Shape
 
 
-# Not argparse's own, which is forty lines: what is wrong stands below it, and must be seen.
+# Not argparse's own usage, which is forty lines long and would hide the error printed below it.
 USAGE = "python -m pdctl.engine --model-path DIRECTORY [FLAG ...]; --help lists every flag"
 # Flags whose name differs from the field's, or that have a second spelling in SGLang.
 SPELLINGS = {
@@ -52,7 +52,7 @@ CHOICES = {
     "disaggregation_decode_retraction_backup": ("cpu_tensor",),
     "log_level": ("debug", "info", "warning", "error"),
 }
-# What SGLang takes from the environment: the same variables set the defaults here.
+# Settings that SGLang reads from the environment: the same variables set the defaults here.
 ENVIRONMENT = {
     "bootstrap_timeout": "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT",
     "waiting_timeout": "SGLANG_DISAGGREGATION_WAITING_TIMEOUT",
@@ -63,14 +63,14 @@ ENVIRONMENT = {
 
 
 def parse(argv: Sequence[str], environ: MutableMapping[str, str]) -> ServerArgs:
-    """ServerArgs from a command line; exits 2 with argparse's message when a flag is unknown or contradicts itself."""
+    """Return the ServerArgs of a command line; exit 2 with argparse's message if a flag is unknown or cannot work."""
     return parse_with_keys(argv, environ)[0]
 
 
 def parse_with_keys(argv: Sequence[str], environ: MutableMapping[str, str]) -> tuple[ServerArgs, Keys]:
-    """The same with the keys, which only the HTTP process may know: ServerArgs travel in command lines.
+    """Return the keys as well. Only the HTTP process may know them, whereas ServerArgs appear in command lines.
 
-    `--deployment-secret-file` is left in `environ`, where the processes this one starts find it; API keys are not.
+    `--deployment-secret-file` stays in `environ` for the processes that this one starts; API keys are removed from it.
     """
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
@@ -124,7 +124,7 @@ def parse_with_keys(argv: Sequence[str], environ: MutableMapping[str, str]) -> t
 
 
 DEPRECATED = "sglang until 0.5.18: --dp-size N --enable-dp-attention is --attn-dp-size N"
-# The command line does not say how many GPUs a host has: so many that every size of an instance divides it.
+# GPUs of a host, which the command line does not tell: a number that every size of an instance divides.
 ANY_HOST = 5040
 FLAGS = (
     ("tp", "--tp-size"),
@@ -134,11 +134,11 @@ FLAGS = (
     ("replicas", "--dp-size"),
     ("nnodes", "--nnodes"),
 )
-LONGEST = 2_000_000.0  # seconds, 23 days: sockets count a deadline's milliseconds in 31 bits
+LONGEST = 2_000_000.0  # seconds, 23 days: sockets keep a timeout's milliseconds in 31 bits
 
 
 class Bound(NamedTuple):
-    """`zero`: what 0 stands for, below `least`."""
+    """The values a flag may have. `zero`: what 0 means if it is valid in spite of `least`; empty if it is not."""
 
     least: float
     most: float = math.inf
@@ -187,7 +187,7 @@ BOUNDS = {
 
 
 def first_problem(args: ServerArgs) -> str:
-    """Why these arguments cannot run, naming the flag and the fix; empty when they can."""
+    """Return why these arguments cannot run, naming the flag and the fix; empty if they can."""
     return _bad_number(args) or _bad_checkpoint(args) or _bad_chunk(args) or _bad_rehearsal(args)
 
 
@@ -204,7 +204,7 @@ def _bad_number(args: ServerArgs) -> str:
 
 
 def _bad_checkpoint(args: ServerArgs) -> str:
-    """What its files say, and whether the model can be cut into the shape that was asked for."""
+    """Check the checkpoint's files, and whether the model can be split into the requested shape."""
     path = Path(args.model_path)
     try:
         problem = _bad_shape(args, ModelConfig.from_dir(path))
@@ -216,7 +216,7 @@ def _bad_checkpoint(args: ServerArgs) -> str:
 
 
 def _bad_shape(args: ServerArgs, model: ModelConfig) -> str:
-    """The flag, or the flag and the model's figure, with sizes that work."""
+    """Return the flag that is wrong, or the flag and the model's number, with sizes that work; empty if none is."""
     if not 0 <= args.node_rank < args.nnodes:
         return f"--node-rank {args.node_rank}: {_node_ranks(args.nnodes)}"
     shape = args.shape
@@ -270,13 +270,13 @@ def _bad_rehearsal(args: ServerArgs) -> str:
 
 
 def divided(args: ServerArgs) -> ServerArgs:
-    """sglang, every release: the attention DP ranks share one chunk of prefill tokens."""
+    """Divide the chunk of prefill tokens among the attention DP ranks, as every release of sglang does."""
     share = max(1, args.chunked_prefill_size // args.attn_dp_size)
     return dataclasses.replace(args, chunked_prefill_size=share)
 
 
 def _misfit(shape: Shape, model: ModelConfig) -> str:
-    """Why no instance has this shape, or the model cannot be cut into it."""
+    """Return why no instance can have this shape, or why the model cannot be split into it; empty if it can."""
     problems = check(shape, engine=EMBEDDED)
     if problems:
         return _as_flags(problems[0].message)
@@ -288,7 +288,7 @@ def _misfit(shape: Shape, model: ModelConfig) -> str:
 
 
 def _ways(shape: Shape, model: ModelConfig) -> str:
-    """`; try --tp-size 4 or --tp-size 2`: the closest shapes that work; empty without one."""
+    """Return `; try --tp-size 4 or --tp-size 2`, the closest shapes that work; empty if there is none."""
     anywhere = shape._replace(gpus_per_host=ANY_HOST)
     words = [_words(anywhere, other) for other in nearest(anywhere, lambda other: not _misfit(other, model))]
     return f"; try {' or '.join(filter(None, words))}" if any(words) else ""
@@ -301,7 +301,7 @@ def _node_ranks(nnodes: int) -> str:
 
 
 def _as_flags(message: str) -> str:
-    """`attn_dp_size 3` → `--attn-dp-size 3`, where a size of ours is named with its value."""
+    """Write sizes that are named with a value as flags: `attn_dp_size 3` → `--attn-dp-size 3`."""
 
     def flag(match: re.Match[str]) -> str:
         return f"--{match[1].replace('_', '-')} {match[2]}"

@@ -1,4 +1,4 @@
-"""What an instance was asked to be, one frozen value that travels to its processes as JSON; where its ranks stand."""
+"""An instance's arguments, one frozen value that its processes receive as JSON, and the places of its ranks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pdctl.engine.drill import rehearsed_mistakes
 from pdctl.layout.shape import RankPlace, Shape, place
 
 DEFAULT_BOOTSTRAP_PORT = 8998
-FAKE_BOOTSTRAP_HOST = "2.2.2.2"  # sglang: both ends of such a request use the fake sender and receiver
-Key = tuple[int, int, int]  # dp_rank (0 without data parallelism), pp_rank, tp_rank: what a rank's messages carry
+FAKE_BOOTSTRAP_HOST = "2.2.2.2"  # sglang: both ends of a request with this host use the fake sender and receiver
+Key = tuple[int, int, int]  # dp_rank (0 without data parallelism), pp_rank, tp_rank: names a rank in its messages
 
 
 @dataclass(frozen=True, slots=True)
 class ServerArgs:
-    """Sizes in tokens unless named otherwise; times in seconds. Field names are sglang's /server_info keys."""
+    """Sizes are in tokens unless stated otherwise, times in seconds. Field names are sglang's /server_info keys."""
 
     model_path: str
     served_model_name: str = ""
@@ -26,8 +26,8 @@ class ServerArgs:
     disaggregation_mode: str = "null"  # null | prefill | decode
     disaggregation_bootstrap_port: int = DEFAULT_BOOTSTRAP_PORT
     disaggregation_transfer_backend: str = "auto"  # auto | nixl | shm | mooncake | mooncake_tcp | fake
-    disaggregation_transfer_threads: int = 0  # decode ranks of a prefill are shared out to so many; 0: by cores
-    disaggregation_enable_kv_checksum: bool = False  # on both sides: a decode checks every page before it uses it
+    disaggregation_transfer_threads: int = 0  # threads that share a prefill's decode ranks; 0: by cores
+    disaggregation_enable_kv_checksum: bool = False  # set on both sides; a decode checks every page before it uses it
     enable_pd_role_switch: bool = False  # POST /pd_role_switch may turn a prefill into a decode and back
     tp_size: int = 1
     dp_size: int = 1  # replicas (sglang 0.5.23)
@@ -37,7 +37,7 @@ class ServerArgs:
     nnodes: int = 1
     node_rank: int = 0
     dist_init_addr: str | None = None
-    dist_timeout: float = 600.0  # until every rank of every node must be there
+    dist_timeout: float = 600.0  # within which every rank of every node must have joined
     base_gpu_id: int = 0
     device: str = "auto"  # auto | cpu | cuda
     dtype: str = (
@@ -45,12 +45,12 @@ class ServerArgs:
     )
     page_size: int = 16
     kv_layout: str = "layer-major"  # layer-major | page-major | head-major
-    max_total_tokens: int = 0  # 0: from the memory at hand
+    max_total_tokens: int = 0  # 0: from the available memory
     max_running_requests: int = 64
     max_queued_requests: int = 1024
     chunked_prefill_size: int = 512
-    num_reserved_decode_tokens: int = 512  # what an admitted request must find free beyond its prompt
-    optimistic_prefill_attempts: int = 0  # passes a prompt may get before its decode has answered (sglang 0.5.18+)
+    num_reserved_decode_tokens: int = 512  # must be free beyond its prompt for a request to be admitted
+    optimistic_prefill_attempts: int = 0  # times a prompt may start before its decode has answered (sglang 0.5.18+)
     disable_radix_cache: bool = False
     disaggregation_decode_enable_radix_cache: bool = False
     disaggregation_decode_retraction_backup: str = "cpu_tensor"
@@ -72,12 +72,12 @@ class ServerArgs:
 
     @property
     def rehearsal(self) -> rehearsed_mistakes.Rehearsal:
-        """What `rehearse` asks for; nothing unless it was given."""
+        """The mistakes named by `rehearse`; none by default."""
         return rehearsed_mistakes.read(self.rehearse)
 
     @property
     def shape(self) -> Shape:
-        """The parallel shape, as the layout reckons with it; the nodes share the ranks evenly."""
+        """The parallel shape as the layout uses it; the ranks are split evenly over the nodes."""
         ranks = self.tp_size * self.pp_size * self.dp_size
         return Shape(
             tp=self.tp_size,
@@ -86,13 +86,13 @@ class ServerArgs:
             ep=self.ep_size,
             replicas=self.dp_size,
             nnodes=self.nnodes,
-            gpus_per_host=self.base_gpu_id + max(1, ranks // max(1, self.nnodes)),  # who runs it knows its GPUs
+            gpus_per_host=self.base_gpu_id + max(1, ranks // max(1, self.nnodes)),  # assume that the host has enough
             base_gpu_id=self.base_gpu_id,
         )
 
     @property
     def dp_ranks(self) -> int:
-        """DP groups a request can go to: replicas, or attention DP groups (one of the two is 1)."""
+        """Number of DP groups a request can be sent to: replicas or attention DP groups (one of the two is 1)."""
         return self.dp_size * self.attn_dp_size
 
     @property
@@ -112,7 +112,7 @@ class ServerArgs:
 
     @property
     def engine_type(self) -> str:
-        """Of SGLang's metrics: the role, or `dynamic` where it may change, so that its series go on."""
+        """A label of SGLang's metrics: the role, or `dynamic` if it may change, so that a switch keeps the series."""
         return "dynamic" if self.may_switch else self.role
 
     @property
@@ -121,17 +121,17 @@ class ServerArgs:
 
     @property
     def prefills(self) -> bool:
-        """Whether it may have to compute prompts."""
+        """Whether the instance may have to compute prompts."""
         return self.disaggregation_mode != "decode" or self.may_switch
 
     @property
     def serves_bootstrap(self) -> bool:
-        """Whether it runs a bootstrap server: an instance that may become a prefill does so from its start (sglang)."""
+        """Whether the instance runs a bootstrap server; one that may become a prefill does from the start (sglang)."""
         return self.disaggregation_mode == "prefill" or self.may_switch
 
     @property
     def keeps_prefixes(self) -> bool:
-        """Whether finished work stays in the pool to be found again; a decode does so only when asked to (sglang)."""
+        """Whether computed pages stay in the pool for reuse; on a decode, only if it was asked for (sglang)."""
         asked = self.disaggregation_mode != "decode" or self.disaggregation_decode_enable_radix_cache
         return asked and not self.disable_radix_cache
 
@@ -145,14 +145,14 @@ class ServerArgs:
 
 
 class Whereabouts(NamedTuple):
-    """`replica` is 0 unless plain data parallelism multiplies the ranks."""
+    """A rank's place in the instance. `replica` is 0 unless --dp-size is above 1."""
 
     replica: int
     rank: RankPlace
 
     @classmethod
     def all(cls, shape: Shape) -> tuple[Whereabouts, ...]:
-        """Every rank of the instance, in the order the nodes start them."""
+        """Return every rank of the instance, in the order in which the nodes start them."""
         plain = shape.replicas > 1
         return tuple(cls((rank.dp_rank or 0) if plain else 0, rank) for rank in place(shape))
 

@@ -1,7 +1,7 @@
-"""What config.json says of layers that differ: which have a sliding window, which have experts, how tokens choose.
+"""How layers differ by config.json: which have a sliding window, which have experts, how tokens choose experts.
 
-The pool keeps every token of every layer, as SGLang's does with its hybrid memory off: a page means the same for all
-layers, and a transfer carries it whole. A layer with a window of w tokens attends to the token itself and the w - 1
+The pool keeps every token of every layer, as SGLang's does with hybrid memory off: a page holds the same tokens for all
+layers, and a transfer sends it whole. A layer with a window of w tokens attends to the token itself and the w - 1
 before it.
 """
 
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-FULL = 0  # the window of a layer that reads everything
+FULL = 0  # the window of a layer with full attention
 KINDS = ("full_attention", "sliding_attention")
-# Where config.json leaves it out, transformers 5 takes these: a window, and the layers before the first that has one.
+# Defaults of transformers 5 where config.json is silent: the window, and the layers before the first with a window.
 DEFAULT_WINDOW = {"MistralForCausalLM": 4096, "GptOssForCausalLM": 128}
 DEFAULT_SWITCHED_WINDOW = 4096
 DEFAULT_FULL_LAYERS = 28
@@ -20,7 +20,7 @@ SWITCHED = ("Qwen2ForCausalLM", "Qwen3ForCausalLM")  # have a window only with u
 
 
 def layer_windows(raw: Mapping[str, Any], architecture: str, layers: int) -> tuple[int, ...]:
-    """The window of each layer in tokens, FULL without. Raises ValueError for what config.json must not say."""
+    """Return the window of each layer in tokens, or FULL. Raise ValueError if config.json has an unsupported value."""
     window = _window(raw, architecture)
     if not window:
         return (FULL,) * layers
@@ -55,33 +55,33 @@ Raw = Mapping[str, Any]
 
 
 class Clamped(NamedTuple):
-    """gpt-oss's SwiGLU (mlp.py)."""
+    """Parameters of gpt-oss's clamped SwiGLU (mlp.py)."""
 
     alpha: float = 1.702
     limit: float = 7.0
 
 
 class Mixture(NamedTuple):
-    """Experts of a sparse layer, all alike. Widths are of one whole expert."""
+    """The experts of an MoE layer, which are all alike. Widths are those of one expert before it is split."""
 
     experts: int
-    active: int  # for each token
+    active: int  # per token
     intermediate: int
-    shared_intermediate: int = 0  # an MLP every token passes through besides; 0: none
-    shared_gate: bool = False  # what it gives is weighed by a gate of its own
-    sigmoid: bool = False  # scores are sigmoids, each expert for itself; else a softmax over all
-    choice_bias: bool = False  # e_score_correction_bias: added to choose, not to weigh
-    groups: int = 1  # experts stand in equal groups,
-    active_groups: int = 1  # and a token chooses within the best of them
-    group_members: int = 1  # a group is as good as the sum of its best so many
-    normalise: bool = False  # the weights of a token's experts are made to add up to 1
+    shared_intermediate: int = 0  # an additional MLP that every token passes through; 0: none
+    shared_gate: bool = False  # the shared MLP's output is weighted by its own gate
+    sigmoid: bool = False  # scores are a sigmoid for each expert; otherwise a softmax over all
+    choice_bias: bool = False  # e_score_correction_bias: added to choose experts, not to weight them
+    groups: int = 1  # experts are divided into this many equal groups,
+    active_groups: int = 1  # and a token chooses within this many of the best
+    group_members: int = 1  # a group's score is the sum of this many of its best experts
+    normalise: bool = False  # scale the weights of a token's experts to a sum of 1
     scale: float = 1.0
-    router_bias: bool = False  # added to the scores before all else
-    clamped: Clamped | None = None  # experts are gpt-oss's, not gated MLPs
+    router_bias: bool = False  # added to the scores before anything else
+    clamped: Clamped | None = None  # the experts are gpt-oss's; None: gated MLPs
 
 
 def mixture(raw: Raw, architecture: str) -> Mixture | None:
-    """None for a dense model. Raises KeyError for what is missing and ValueError for what is not implemented."""
+    """Return None for a dense model. Raise KeyError for a missing key, ValueError for what is not implemented."""
     read = _READERS.get(architecture)
     found = read(raw) if read else None
     if found is None:
@@ -96,7 +96,7 @@ def mixture(raw: Raw, architecture: str) -> Mixture | None:
 
 
 def sparse_layers(raw: Raw, layers: int) -> tuple[bool, ...]:
-    """Of each layer of a mixture, whether it has experts (else a dense MLP)."""
+    """Return for each layer of an MoE model whether it has experts (otherwise it has a dense MLP)."""
     dense = set(raw.get("mlp_only_layers") or ())
     first = int(raw.get("first_k_dense_replace") or 0)
     step = int(raw.get("decoder_sparse_step") or 1)
@@ -117,7 +117,7 @@ def _qwen2(raw: Raw) -> Mixture:
 
 
 def _gpt_oss(raw: Raw) -> Mixture:
-    """A softmax over the chosen scores is the softmax over all, made to add up to 1 again."""
+    """gpt-oss takes a softmax over the chosen scores: the softmax over all, scaled to a sum of 1."""
     usual = Clamped()
     return Mixture(
         experts=int(raw["num_local_experts"]),
@@ -146,7 +146,7 @@ def _deepseek2(raw: Raw) -> Mixture | None:
         return None
     _only(raw, "topk_method", "greedy", "group_limited_greedy")
     _only(raw, "scoring_func", "softmax")
-    _only(raw, "norm_topk_prob", False)  # transformers and the model's own code do not agree on what it means here
+    _only(raw, "norm_topk_prob", False)  # transformers and the model's own code disagree on its meaning here
     if raw.get("topk_method", "greedy") == "greedy":
         return _deepseek(raw)
     return _deepseek(raw)._replace(groups=int(raw["n_group"]), active_groups=int(raw["topk_group"]))
@@ -166,7 +166,7 @@ def _deepseek3(raw: Raw) -> Mixture:
 
 
 def _only(raw: Raw, key: str, *accepted: object) -> None:
-    """The first of `accepted` is what a missing key means."""
+    """Raise ValueError for a value not `accepted`. A missing key means the first of those."""
     found = raw.get(key)
     if found is not None and found not in accepted:
         raise ValueError(f"{key} = {found!r}; supported: {', '.join(map(str, accepted))}")

@@ -1,8 +1,8 @@
-"""SGLang's log line for every process of the engine: `[2026-11-21 02:06:24.123 DP0 TP1] message`.
+"""SGLang's log format for every process of the engine: `[2026-11-21 02:06:24.123 DP0 TP1] message`.
 
-That is what sglang 0.5.23 writes with SGLANG_LOG_MS (srt/utils): milliseconds order the lines of several logs. The HTTP
-process, the DP controller and the bootstrap server carry no rank. The level is not printed (SGLang prints none); the
-server's own lines keep uvicorn's `INFO:     ` in front of the message, as they do there.
+sglang 0.5.23 writes it with SGLANG_LOG_MS (srt/utils): milliseconds give the lines of several logs an order. Lines of
+the HTTP process, the DP controller and the bootstrap server have no rank. The level is not printed, as in SGLang; the
+HTTP server's own lines keep uvicorn's `INFO:     ` in front of the message, as in SGLang too.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 STREAM = LogStream()
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 STAMP = "%(asctime)s.%(msecs)03d"
-BURST = 20  # lines of a LogRate that are written at once
-INTERVAL = 1.0  # seconds between those that follow
+BURST = 20  # lines that a LogRate writes without limit
+INTERVAL = 1.0  # seconds per line after that
 
 
 def decorations(args: ServerArgs, rank: RankPlace | None) -> str:
@@ -44,13 +44,13 @@ def decorations(args: ServerArgs, rank: RankPlace | None) -> str:
 
 
 def hit_an_exception(log: logging.Logger, who: str, error: BaseException) -> None:
-    """SGLang's line for what ends a process: the traceback begins in it, and its other lines follow."""
+    """Log SGLang's line for an exception that ends a process: the traceback starts on it and continues below."""
     first, _, rest = traceback_text(error).partition("\n")
     log.error("%s hit an exception: %s", who, first, extra={"below": rest})
 
 
 class OneLine(logging.Formatter):
-    """A record is one line behind our head, whatever a client sent; a traceback's own lines follow it."""
+    """Write a record as one line after our prefix, whatever a client sent; the lines of a traceback follow it."""
 
     def format(self, record: logging.LogRecord) -> str:
         below = getattr(record, "below", "")
@@ -68,19 +68,19 @@ class OneLine(logging.Formatter):
 
 
 def configure(args: ServerArgs, rank: RankPlace | None = None) -> None:
-    """Send every record of this process to stderr, one flushed write for a line, at `--log-level` and above."""
+    """Write the records of this process at `--log-level` and above to stderr, with one flushed write per line."""
     handler = logging.StreamHandler(STREAM)
     prefix = decorations(args, rank)
     handler.setFormatter(OneLine(f"[{STAMP}{prefix}] %(message)s", datefmt=TIME_FORMAT))
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    # Libraries below WARNING say nothing about a room; their debug lines would drown ours.
+    # Below WARNING, libraries log nothing about a room, and their debug lines would drown ours.
     root.setLevel(logging.WARNING)
     logging.getLogger("pdctl").setLevel(args.log_level.upper())
 
 
 def configure_access(args: ServerArgs) -> None:
-    """uvicorn's own loggers, inside our prefix: `[…] INFO:     127.0.0.1:49348 - "POST /generate HTTP/1.1" 200 OK`."""
+    """Put uvicorn's own lines behind our prefix: `[…] INFO:     127.0.0.1:49348 - "POST /generate HTTP/1.1" 200 OK`."""
     from uvicorn.logging import AccessFormatter, DefaultFormatter
 
     class Lines(OneLine, DefaultFormatter):
@@ -112,13 +112,13 @@ def configure_access(args: ServerArgs) -> None:
 
 
 def _not_a_look(record: logging.LogRecord) -> bool:
-    """Routers ask for /ready twice a second; an answer of 200 is no news."""
+    """Filter out 200 answers to /ready, which routers poll twice a second."""
     words = record.args
     return not (isinstance(words, tuple) and len(words) == 5 and words[2] == "/ready" and words[4] == 200)
 
 
 class LogRate:
-    """Not thread-safe: the thread that reads a socket has its own."""
+    """Limits the rate of log lines. Not thread-safe: each thread that reads a socket has its own."""
 
     def __init__(self, log: Logger, burst: int = BURST, interval: float = INTERVAL) -> None:
         self._log = log

@@ -1,7 +1,7 @@
-"""A checkpoint's safetensors files: where each tensor lies, and whether the files are whole. No torch, no numpy.
+"""A checkpoint's safetensors files: which file has each tensor, and whether the files are whole. No torch, no numpy.
 
-A file is the header's length (8 bytes, little-endian), the header (JSON: name → dtype, shape, where its bytes begin and
-end) and the tensors. A download that broke off, or a pointer in place of a file, shows before a rank is started.
+A file consists of the header's length (8 bytes, little-endian), the header (JSON: name → dtype, shape, start and end of
+the data) and the tensors. Truncated downloads, and pointers in place of files, are found before a rank is started.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LONGEST_HEADER = 100_000_000  # bytes, the format's own limit
 
 
 def index(directory: Path) -> dict[str, str]:
-    """Tensor name → file name; empty where all are in `SINGLE`. Raises CheckpointError naming what is not there."""
+    """Return tensor name → file name; empty if all are in `SINGLE`. Raise CheckpointError naming what is missing."""
     path = directory / INDEX
     if not path.is_file():
         if not (directory / SINGLE).is_file():
@@ -39,7 +39,7 @@ def index(directory: Path) -> dict[str, str]:
 
 
 def check(directory: Path) -> None:
-    """Look at the header of every file. Raises CheckpointError naming the first that is not there or not whole."""
+    """Check the header of every file. Raise CheckpointError naming the first file that is missing or not whole."""
     for name in sorted(set(index(directory).values())) or [SINGLE]:
         problem = _problem(directory / name)
         if problem:
@@ -64,5 +64,5 @@ def _problem(path: Path) -> str:
 
 
 def _tensors(header: dict[str, Any]) -> int:
-    """Bytes of all tensors, by the header."""
+    """Return the size of all tensors in bytes, according to the header."""
     return max((int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"), default=0)

@@ -1,4 +1,4 @@
-"""The ASGI application: who may ask what, the routes, and one error shape for whatever goes wrong on the way."""
+"""The ASGI application: access control, the routes, and one error format for everything that goes wrong."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pdctl.engine.frontend.instance import EngineInstance
 
 log = logging.getLogger("pdctl.engine")
-MAX_SIGNED = 64 << 10  # bytes of a body that is read for its signature: orders are small
+MAX_SIGNED = 64 << 10  # bytes of a body that is read for its signature: signed requests are small
 NAMES = (b"authorization", SIGNATURE.encode())
 
 
@@ -31,7 +31,7 @@ LEVELS = {
     **dict.fromkeys(("/health", "/health_generate", "/ready", "/metrics"), AccessLevel.OPEN),
     **dict.fromkeys(("/flush_cache", "/pd_role_switch"), AccessLevel.ADMIN),
     "/abort_request": AccessLevel.ABORT,
-}  # every other route is a client's
+}  # every other route: AccessLevel.CLIENT
 
 
 def build(instance: EngineInstance, keys: Keys) -> ASGIApp:
@@ -45,7 +45,7 @@ def build(instance: EngineInstance, keys: Keys) -> ASGIApp:
 
 
 class Guard:
-    """ASGI around the application. `scope["state"]["admin"]` says whether the request may do what admins may."""
+    """Checks access before the application. `scope["state"]["admin"]` tells whether the request has admin rights."""
 
     def __init__(self, app: ASGIApp, gate: Gate) -> None:
         self.app = app
@@ -82,7 +82,7 @@ class Guard:
 
 
 async def _read(receive: Receive) -> tuple[bytes, Receive]:
-    """The body, and a `receive` that gives it again; of a longer one the beginning, which no signature fits."""
+    """Return the body and a `receive` that repeats it; of a longer one the beginning, which no signature matches."""
     parts: list[bytes] = []
     messages: list[Message] = []
     size = 0
@@ -127,7 +127,7 @@ async def _left(request: Request, problem: Exception) -> Response:
 
 
 async def _bug(request: Request, problem: Exception) -> Response:
-    """uvicorn logs the traceback; the client gets the kind of error only."""
+    """uvicorn logs the traceback; the client gets only the kind of error."""
     return responses.error(
         HttpRefusal(500, f"internal error: {type(problem).__name__}; the instance's log has the details")
     )

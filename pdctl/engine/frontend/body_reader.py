@@ -1,10 +1,10 @@
-"""The JSON body of a request: parsed at once where it is small, else in a thread, piece by piece.
+"""Read the JSON body of a request: at once if it is small, otherwise piece by piece on a thread.
 
-A parser would hold the interpreter for as long as it takes: seconds for 32 MB. So of a large body unknown members are
-left out unread, prompts are read item by item and no longer than the context, and only the small rest is parsed.
+Parsing a body in one call holds the GIL all the while: seconds for 32 MB. Therefore unknown members of a large body are
+skipped, prompts are read item by item and only up to the context length, and just the small rest is parsed.
 
-Token ids become arrays of 4 bytes each. A list of millions of them holds the interpreter for a tenth of a second
-whenever the garbage collector looks through it, and once more when it is freed.
+Token ids become arrays of 4 bytes each. A list of millions of them holds the GIL for a tenth of a second whenever the
+garbage collector traverses it, and once more when it is freed.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ B = TypeVar("B", bound=RequestBody)
 
 MAX_BODY = 32 << 20  # bytes; half a scheduler frame, so that whatever fits here fits there
 MAX_HELD = 1 << 30  # bytes of all bodies that are being received or read
-MANY = 2048  # commas from which a body is large whatever its size: sampling parameters take 11 us each
+MANY = 2048  # commas above which a body counts as large, whatever its size: sampling parameters take 11 us each
 PIECE = 16 << 10  # bytes that are parsed at once
-SMALL = 64 << 10  # bytes of a member that is parsed with the rest
+SMALL = 64 << 10  # bytes up to which a member is parsed with the rest
 MAX_REST, MAX_VALUES = 4 << 20, 1 << 17  # bytes and values of all members that are parsed at once
 PROMPTS = frozenset(("text", "input_ids", "prompt"))
 # Lists with an entry for each prompt, or for each sample of it.
@@ -58,14 +58,14 @@ LONGEST_CHARACTER = 12  # bytes in JSON: two \\uXXXX
 
 
 class BodyMemory:
-    """How many bytes of bodies this process has in memory before they are requests."""
+    """Limits the bytes of bodies that this process holds before they become requests."""
 
     def __init__(self, most: int = MAX_HELD) -> None:
         self._most = most
         self._bytes = 0
 
     def take(self, size: int) -> None:
-        """Raises HttpRefusal (503) where there is no room for so many more."""
+        """Reserve `size` bytes. Raise HttpRefusal (503) if there is no room for them."""
         if self._bytes + size > self._most:
             raise HttpRefusal(503, f"this engine holds as many bytes of request bodies as it may ({self._most})")
         self._bytes += size
@@ -78,9 +78,9 @@ _held, _large = BodyMemory(), LargeBodyReader()  # of this process
 
 
 async def read_body(request: Request, model: type[B]) -> B:
-    """The JSON body, whatever its content type says.
+    """Return the JSON body, whatever its content type says.
 
-    Raises HttpRefusal: 413 too large, 400 malformed or unsupported, 503 while there is no room for it.
+    Raise HttpRefusal: 413 if it is too large, 400 if malformed or unsupported, 503 while there is no room for it.
     """
     declared = request.headers.get("content-length", "0")
     if declared.isdecimal() and int(declared[:16]) > MAX_BODY:
@@ -111,12 +111,12 @@ async def read_body(request: Request, model: type[B]) -> B:
 
 
 def is_large(parts: list[bytes], size: int) -> bool:
-    """Whether a body of so many bytes takes too long to be parsed at once."""
+    """Return whether a body of `size` bytes takes too long to be parsed at once."""
     return size >= LARGE or sum(part.count(b",") for part in parts) > MANY
 
 
 def parse(raw: bytes, model: type[B]) -> B:
-    """Raises HttpRefusal (400) with the first four things that are wrong."""
+    """Return the parsed body. Raise HttpRefusal (400) with the first four errors."""
     try:
         return model.model_validate_json(raw)
     except ValidationError as problem:
@@ -127,7 +127,7 @@ def _describe(problem: ErrorDetails) -> str:
     """`sampling_params.max_new_tokens: Input should be a valid integer (got 'five')`."""
     if problem["type"] == "json_invalid":
         return f"the body is not valid JSON: {problem['ctx']['error']}"
-    # The names of a union's branches say nothing to a client: str, list[int], SamplingBody, …
+    # The names of a union's branches mean nothing to a client: str, list[int], SamplingBody, …
     steps = [
         str(step) for step in problem["loc"] if isinstance(step, int) or (str(step).islower() and "[" not in str(step))
     ]
@@ -138,14 +138,14 @@ def _describe(problem: ErrorDetails) -> str:
 
 
 def check_supported(parsed: RequestBody) -> None:
-    """Raises HttpRefusal (400) for a field whose meaning this engine would silently lose."""
+    """Raise HttpRefusal (400) for a field that this engine would otherwise silently ignore."""
     if parsed.refused:
         told = f"not supported by this engine: {', '.join(parsed.refused)}. Leave it out."
         raise HttpRefusal(400, told, "unsupported")
 
 
 class TokenRules(NamedTuple):
-    """At most `context` tokens are in a prompt, `longest` characters in a token; `check` refuses ids of no word."""
+    """At most `context` tokens in a prompt and `longest` characters in a token; `check` refuses unknown ids."""
 
     context: int
     longest: int
@@ -153,7 +153,7 @@ class TokenRules(NamedTuple):
 
 
 def read_large(parts: list[bytes], model: type[B], rules: TokenRules) -> B:
-    """As `parse` of all `parts` joined, but piece by piece and without unknown members. Raises HttpRefusal."""
+    """Do as `parse` does for the joined `parts`, but piece by piece and without unknown members. Raise HttpRefusal."""
     raw = b"".join(parts)
     known = model.model_fields.keys() | model.unsupported
     prompts: dict[str, Any] = {}
@@ -187,7 +187,7 @@ def read_large(parts: list[bytes], model: type[B], rules: TokenRules) -> B:
 
 
 def _stand_in(prompt: str | array[int] | list[Any]) -> object:
-    """Of the same type, and small."""
+    """Return a small value of the same type."""
     if isinstance(prompt, str):
         return "a"
     return [1] * len(prompt[:1]) if isinstance(prompt, array) else [_stand_in(one) for one in prompt[:1]]
@@ -207,7 +207,7 @@ class PromptMember:
         return HttpRefusal(400, told, TOO_LONG)
 
     def text(self, at: int, end: int) -> str:
-        """Of the JSON string between two quotes."""
+        """Return the JSON string between two quotes."""
         if self.name == "input_ids":
             raise self.wrong("Input should be a list of token ids")
         parts, size, start = [], 0, at
@@ -220,7 +220,7 @@ class PromptMember:
         return "".join(parts)
 
     def _piece(self, at: int, stop: int, end: int) -> tuple[str, int]:
-        """Some of the text and where it stops. A cut may fall into a character or an escape: then a little later."""
+        """Return part of the text and where it stops; a cut within a character or an escape moves a little further."""
         try:
             return str(orjson.loads(b'"' + self.raw[at:stop] + b'"')), stop
         except orjson.JSONDecodeError as error:
@@ -229,7 +229,7 @@ class PromptMember:
         return self._piece(at, stop + 1, end)
 
     def ids(self, value: JsonSpan) -> array[int]:
-        """Of the list of numbers at `value`."""
+        """Return the list of numbers at `value`."""
         if self.name == "text":
             raise self.wrong("Input should be a string or a list of strings")
         if value.items > self.rules.context:

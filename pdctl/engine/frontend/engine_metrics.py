@@ -1,4 +1,4 @@
-"""Prometheus text under SGLang's names (sglang 0.5.23 srt/observability): a dashboard made for it works unchanged.
+"""Prometheus text under SGLang's names (sglang 0.5.23 srt/observability): a dashboard made for SGLang works unchanged.
 
 What the HTTP process sees itself (requests, tokens, latencies) is counted as it happens; what only a rank knows is read
 from the load report that a scrape asks for.
@@ -52,12 +52,12 @@ TRANSFER_FAILED = re.compile(r"transfer failed")
 
 
 class Metrics:
-    """Every series carries sglang's `model_name` and `engine_type`; those of a rank also its tp, pp and dp rank."""
+    """Every series has sglang's `model_name` and `engine_type` labels; those of a rank also its tp, pp and dp rank."""
 
     def __init__(self, args: ServerArgs) -> None:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
-        self.mode = args.disaggregation_mode  # as it is now
+        self.mode = args.disaggregation_mode  # the current one
         self._names = {"model_name": args.name, "engine_type": args.engine_type}
         self._ranked = {**self._names, "tp_rank": "0", "pp_rank": "0", "moe_ep_rank": "0"}
         self._per_dp = args.dp_ranks > 1
@@ -168,7 +168,7 @@ class Metrics:
         self._released.labels(**self._ranked, outcome=drained.outcome).inc()
 
     def started(self, facts: Mapping[str, float], phases: Mapping[str, float]) -> None:
-        """Constants of the instance, and how long each phase of the start took (seconds)."""
+        """Set the instance's constants, and the seconds that each start-up phase took."""
         for name, value in facts.items():
             self._set(name, name.replace("_", " "), value)
         family = Gauge(
@@ -178,7 +178,7 @@ class Metrics:
             family.labels(**self._names, phase=phase).set(seconds)
 
     def text(self, reports: Sequence[SchedulerReport]) -> bytes:
-        """The exposition, with the ranks' gauges as they were a moment ago."""
+        """Return the exposition, with the ranks' gauges from their latest `reports`."""
         for report in reports:
             for name, (key, text) in LOAD_GAUGES.items():
                 self._set(name, text, report.load.get(key, 0.0), report.dp_rank)

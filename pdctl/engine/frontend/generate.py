@@ -42,7 +42,7 @@ async def generate(request: Request) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """SGLang's native answer; a batch is a list, and its stream says by index who speaks."""
+    """SGLang's native answer. A batch is answered with a list; in a stream, each event has its member's index."""
 
     instance: EngineInstance
     group: RequestGroup
@@ -62,7 +62,7 @@ class Generated:
 
 
 def _prompts(body: GenerateBody) -> tuple[list[PromptInput], bool]:
-    """The prompts, and whether they came as a batch (then the answer is a list, even of one)."""
+    """Return the prompts, and whether they came as a batch (then the answer is a list, even of one)."""
     if body.text is not None and body.input_ids is not None:
         raise HttpRefusal(400, "Either text or input_ids should be provided, not both.")
     if body.text is not None:
@@ -75,7 +75,7 @@ def _prompts(body: GenerateBody) -> tuple[list[PromptInput], bool]:
 
 
 def id_rows(ids: TokenIds | list[TokenIds]) -> tuple[list[TokenIds], bool]:
-    """Rows of token ids, and whether there was more than one level."""
+    """Return rows of token ids, and whether `ids` was a list of rows."""
     if ids and not isinstance(ids[0], int):
         return cast("list[TokenIds]", ids), True
     return [cast("TokenIds", ids)], False
@@ -88,7 +88,7 @@ def _refuse_empty(rows: list[T], name: str) -> list[T]:
 
 
 def _options(body: GenerateBody, prompts: int) -> list[Options]:
-    """One for each prompt where any of these fields is a list; else one for all."""
+    """Return one for each prompt if any of these fields is a list, otherwise one for all."""
     given = (body.sampling_params, body.return_logprob, body.top_logprobs_num, body.logprob_start_len)
     if not any(isinstance(value, list) for value in given):
         prompts = 1
@@ -130,7 +130,7 @@ def _option(body: SamplingBody, logprob: bool, top: int) -> Options:
 
 
 def result(instance: EngineInstance, member: Pending, texts: bool = False) -> dict[str, Any]:
-    """One answer as SGLang 0.5.23 shapes it; times in seconds since the epoch. The last four facts are ours."""
+    """Return one answer in SGLang 0.5.23's format; times in seconds since the epoch. The last four facts are ours."""
     clock, meta, message = member.clock, member.meta, member.job.message
     info: dict[str, Any] = {
         "id": member.job.rid,
@@ -169,7 +169,7 @@ def result(instance: EngineInstance, member: Pending, texts: bool = False) -> di
 
 
 def kv_transfer(meta: Meta) -> dict[str, Any]:
-    """How the room's KV cache moved. `room_bytes` are those of all ranks, the others this rank's share."""
+    """Return how the room's KV cache moved: `kv_transfer_room_bytes` for all ranks, the rest for this rank's share."""
     return {
         "kv_transfer_bytes": meta.transfer_bytes,
         "kv_transfer_room_bytes": meta.transfer_room_bytes,
@@ -197,7 +197,7 @@ def finish_reason(finish: Finish | None, matched: str | None) -> dict[str, Any] 
 
 
 def _logprobs(instance: EngineInstance, member: Pending, texts: bool) -> dict[str, Any]:
-    """sglang's triples: log probability, token id, and the token's text when asked for."""
+    """Return sglang's triples: log probability, token id, and the token's text when asked for."""
     tokenizer = instance.checkpoint.tokenizer
 
     def triple(logprob: float, token: int) -> tuple[float, int, str | None]:

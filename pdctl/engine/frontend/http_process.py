@@ -1,6 +1,6 @@
-"""The life of an instance's HTTP process: serve 503 while the ranks load, warm up, serve, drain, end.
+"""The life of an instance's HTTP process: answer 503 while the ranks load, warm up, serve, drain, end.
 
-No torch here (a test holds it to that): this process answers within microseconds whatever a forward pass takes.
+No torch here (a test enforces it): this process answers within microseconds, however long a forward pass takes.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ access = logging.getLogger("uvicorn")
 
 KEEP_ALIVE = 75  # seconds an idle connection stays: longer than a router's pool keeps it, so the router closes first
 WARM_UP_WITHIN = 600.0
-GOODBYE_WITHIN = 2  # seconds for answers already decided to leave through their sockets
+GOODBYE_WITHIN = 2  # seconds for finished answers to leave through their sockets
 MAX_ROOMS = 1 << 63
-# Seconds for which a thread that reads a large body may keep the interpreter from the event loop. The loop asks for it
-# several times on the way to one answer, so Python's own 5 ms become 30.
+# Seconds for which a thread that reads a large body may keep the GIL from the event loop. The loop needs it several
+# times for one answer, so that Python's default of 5 ms adds up to 30 ms.
 SWITCH_INTERVAL = 0.001
 FEWEST_CONNECTIONS = 16
 TICKS_PER_LOOK = 10  # uvicorn ticks ten times a second
-FILES_ELSEWHERE = 256  # file descriptors of this process for all but its clients
+FILES_ELSEWHERE = 256  # file descriptors that this process needs besides those of its clients
 
 
 class Listener(uvicorn.Server):
-    """uvicorn on a socket bound earlier; signals are the instance's business, not its."""
+    """uvicorn on a socket bound earlier; the instance handles signals itself."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -102,16 +102,16 @@ def listener(app: ASGIApp, args: ServerArgs) -> Listener:
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=GOODBYE_WITHIN,
         server_header=False,
-        proxy_headers=False,  # who calls is who connected: a header of a client's would stand in the log as its address
+        proxy_headers=False,  # otherwise the log would show an address that a client made up
     )
     configure_access(args)
-    # Its own lines about a socket say less than the one `HttpProcess` writes.
+    # uvicorn's own lines about a socket say less than the one `HttpProcess` writes.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     return Listener(config)
 
 
 def serve(args: ServerArgs, listening: socket.socket, ranks: Ranks, ipc_dir: Path, keys: Keys) -> int:
-    """The exit code: 0 after a shutdown asked for, 1 when a rank or the start failed, 128 + n for signal n twice."""
+    """Return 0 after a requested shutdown, 1 if a rank or the start failed, 128 + n for signal n twice."""
     try:
         checkpoint = CheckpointTexts.load(Path(args.model_path))
         spans = RequestSpans(args) if args.enable_trace else None
@@ -124,7 +124,7 @@ def serve(args: ServerArgs, listening: socket.socket, ranks: Ranks, ipc_dir: Pat
 
 
 def _connections() -> int:
-    """MAX_CONNECTIONS, or fewer, with a word in the log, where this process may not open the files for so many."""
+    """Return MAX_CONNECTIONS, or fewer, with a warning, if this process may not open enough files for that many."""
     files = open_files.limit()
     most = max(FEWEST_CONNECTIONS, min(MAX_CONNECTIONS, files - FILES_ELSEWHERE))
     if most < MAX_CONNECTIONS:
@@ -136,7 +136,7 @@ def _connections() -> int:
 
 
 class HttpProcess:
-    """From the first 503 to the last answer."""
+    """Runs the instance from the first 503 to the last answer."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class HttpProcess:
             return await self._live(serving)
         finally:
             self._listener.should_exit = True
-            await asyncio.gather(serving, return_exceptions=True)  # what it ended with is known
+            await asyncio.gather(serving, return_exceptions=True)  # its outcome is known
             if self._bootstrap is not None:
                 await self._bootstrap.stop()
             if self._meeting is not None:
@@ -203,7 +203,7 @@ class HttpProcess:
         self._signals.append(number)
 
     async def _live(self, serving: asyncio.Task[None]) -> int:
-        """Start, then wait for the first reason to end."""
+        """Start, then wait for the first reason to end. Return the exit code."""
         loop = asyncio.get_running_loop()
         starting = loop.create_task(self._start())
         stop = loop.create_task(self._told_to_stop.wait())
@@ -223,7 +223,7 @@ class HttpProcess:
         finally:
             starting.cancel()
             stop.cancel()
-            await asyncio.gather(starting, stop, return_exceptions=True)  # what they end with is known
+            await asyncio.gather(starting, stop, return_exceptions=True)  # their outcome is known
         if self._ranks.dead.done() and not self._told_to_stop.is_set():
             log.error(
                 "Instance ends: %s. A rank cannot be replaced alone; start the instance again.",
@@ -233,7 +233,7 @@ class HttpProcess:
         return await self._shut_down()
 
     async def _start(self) -> None:
-        """Raises PdctlError or HttpRefusal naming what did not come up."""
+        """Start the instance. Raise PdctlError or HttpRefusal naming what did not come up."""
         args = self._args
         where = f"[{args.host}]" if ":" in args.host else args.host
         access.info("Uvicorn running on http://%s:%d (Press CTRL+C to quit)", where, args.port)
@@ -246,9 +246,9 @@ class HttpProcess:
             await self._nodes.all_here.wait()  # `_fail_absent` ends the wait
         self._take_facts()
         await self._warm_up()
-        # Every socket in it is connected by now: without the directory, not even a SIGKILL leaves anything behind.
+        # All its sockets are connected by now, and with the directory gone not even a SIGKILL leaves anything behind.
         shutil.rmtree(self._ipc_dir, ignore_errors=True)
-        # What is here now stays: a full collection takes 40 to 70 ms less without it.
+        # What exists now stays: a full collection takes 40 to 70 ms less if it is left out.
         gc.collect()
         gc.freeze()
         self._manager.status = EngineStatus.UP
@@ -258,7 +258,7 @@ class HttpProcess:
         log.info("The server is fired up and ready to roll!")
 
     async def _gather(self, nodes: Nodes) -> None:
-        """Let the other nodes and all ranks find each other; `ranks.dead` names who did not come in time."""
+        """Let the other nodes and all ranks find each other; `ranks.dead` names those that did not join in time."""
         loop = asyncio.get_running_loop()
         channels = Channels.of(self._args, self._ipc_dir)
         await nodes.open(channels.nodes)
@@ -320,7 +320,7 @@ class HttpProcess:
         )
 
     async def _warm_up(self) -> None:
-        """One real request for each replica (sglang: rooms spread so that follow_bootstrap_room reaches every one)."""
+        """Run one real request on each replica (sglang: rooms are spread so that follow_bootstrap_room reaches all)."""
         paired = self._args.disaggregation_mode != "null"
         if paired:
             log.info("Start of pd disaggregation warmup ...")
@@ -336,7 +336,7 @@ class HttpProcess:
             log.info("End of disaggregation warmup")
 
     async def _shut_down(self) -> int:
-        """Refuse new requests, let the running ones end within the grace, stop the ranks. Told twice: now."""
+        """Refuse new requests, let running ones end within the grace, stop the ranks; on a second signal, kill them."""
         if self._manager.status is EngineStatus.STARTING:
             log.info("Shutting down before the start was over")
             self._ranks.kill()
@@ -371,7 +371,7 @@ class HttpProcess:
         self._manager.fail_questions("The engine is shutting down.")
 
     async def _give_up(self, reason: str) -> int:
-        """Nothing can be served any more: say so to every client, and end."""
+        """Tell every client that nothing can be served any more, and end. Return the exit code."""
         if self._nodes is not None:
             self._nodes.tell(Lost(reason))
         self._manager.die(f"The engine lost a rank: {reason}")
@@ -381,5 +381,5 @@ class HttpProcess:
 
 
 async def _finished(groups: Iterable[RequestGroup]) -> None:
-    """A coroutine, for `wait_for`: it leaves a cancelled `gather` alone, and asyncio prints what nobody has fetched."""
+    """A coroutine for `wait_for`, which abandons a cancelled `gather`: asyncio logs exceptions nobody retrieves."""
     await asyncio.gather(*(group.finished() for group in groups))

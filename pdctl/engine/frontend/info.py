@@ -1,4 +1,4 @@
-"""What an instance says about itself, and what it is told to do (sglang 0.5.23 http_server.py)."""
+"""Routes that report on an instance and that control it (sglang 0.5.23 http_server.py)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ FLUSH_WITHIN = 10.0
 
 @router.get("/ready")
 async def ready(request: Request) -> Response:
-    """200 or 503, with what the instance waits for: how many ranks have taken each step of the start."""
+    """Answer 200 or 503, with how many ranks have taken each step of the start."""
     instance = instance_of(request)
     status, ranks = instance.manager.status, instance.ranks
     steps: dict[str, int] = {}
@@ -81,7 +81,7 @@ async def health(request: Request) -> Response:
 @router.get("/server_info")
 @router.get("/get_server_info")
 async def server_info(request: Request) -> Response:
-    """Arguments as resolved, scheduler facts, an internal state for each DP replica; keys and types are sglang's."""
+    """Resolved arguments, scheduler facts, and an internal state for each DP replica; keys and types are sglang's."""
     instance = instance_of(request)
     _require_started(instance)
     reports = await instance.manager.reports(REPORT_WITHIN)
@@ -104,10 +104,10 @@ async def server_info(request: Request) -> Response:
 
 
 def _arguments(instance: EngineInstance) -> dict[str, Any]:
-    """`auto` and 0 never leave the process: a router reads what is in force."""
+    """Return the arguments with `auto` and 0 resolved: a router needs the values in use."""
     args, facts = instance.args, instance.ranks.facts
     given = dataclasses.asdict(args)
-    del given["rehearse"]  # said elsewhere, and only where there is one
+    del given["rehearse"]  # reported as pdctl_rehearsal, if there is one
     return {
         **given,
         "served_model_name": args.name,
@@ -220,7 +220,7 @@ async def debug_rooms(request: Request, room: int | None = None) -> Response:
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    """Never waits long for a rank: a scrape must come back also when the scheduler is stuck."""
+    """Never wait long for a rank: a scrape must be answered even if the scheduler is stuck."""
     instance = instance_of(request)
     try:
         up = instance.manager.status is not EngineStatus.STARTING
@@ -278,9 +278,9 @@ def _gib(size: object) -> float:
 
 @router.post("/abort_request")
 async def abort_request(request: Request) -> Response:
-    """By rid prefix, as sglang does. 200 also when nothing matched: the request may have ended a moment ago.
+    """Abort by rid prefix, as sglang does. Answer 200 even if nothing matched: the request may just have ended.
 
-    Where admin requests are protected, others reach only a request whose whole rid they name.
+    Where admin requests are protected, other clients can abort only a request whose whole rid they give.
     """
     instance = instance_of(request)
     body = await read_body(request, AbortBody)
@@ -293,7 +293,7 @@ async def abort_request(request: Request) -> Response:
 
 @router.api_route("/flush_cache", methods=["GET", "POST"])
 async def flush_cache(request: Request) -> Response:
-    """400 while requests run, with how many."""
+    """Answer 400 while requests run, with their number."""
     instance = instance_of(request)
     instance.manager.admit(0)
     replies = await instance.manager.flush(FLUSH_WITHIN)
@@ -308,7 +308,7 @@ async def flush_cache(request: Request) -> Response:
 
 @router.post("/pd_role_switch")
 async def pd_role_switch(request: Request) -> Response:
-    """A prefill becomes a decode, or the other way round; 400 with the reason and what is left of it."""
+    """Turn a prefill into a decode, or the reverse; answer 400 with the reason and the state it is left in."""
     instance = instance_of(request)
     body = await read_body(request, RoleSwitchBody)
     outcome = await instance.switch.turn(body.new_role.lower(), body.prepare_only)

@@ -1,4 +1,4 @@
-"""One running instance as its HTTP routes see it, and how it takes another role."""
+"""One running instance as its HTTP routes see it, and how it switches roles."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("pdctl.engine")
 
 ROLES = ("prefill", "decode")
-ASK_WITHIN = 10.0  # seconds for every group to say whether it could
-TURN_WITHIN = 90.0  # seconds for every group to become the other role: a registration may take 60
+ASK_WITHIN = 10.0  # seconds for every DP group to say whether it could switch
+TURN_WITHIN = 90.0  # seconds for every DP group to switch: a registration may take 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class EngineInstance:
     ranks: Ranks
     switch: RoleSwitchCall
     started: float = field(default_factory=time.time)
-    phases: dict[str, float] = field(default_factory=dict)  # seconds of each phase of the start, filled in as it ends
+    phases: dict[str, float] = field(default_factory=dict)  # seconds of each start-up phase, added when it ends
 
     @property
     def context_length(self) -> int:
@@ -52,7 +52,7 @@ class EngineInstance:
 
     @property
     def now(self) -> ServerArgs:
-        """`args` with the role it has now."""
+        """`args` with the current role."""
         return dataclasses.replace(self.args, disaggregation_mode=self.manager.mode)
 
     @property
@@ -61,14 +61,14 @@ class EngineInstance:
 
 
 def instance_of(request: Request) -> EngineInstance:
-    """The instance whose route is asked."""
+    """Return the instance that serves `request`."""
     instance: EngineInstance = request.app.state.instance
     return instance
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchOutcome:
-    """The answer. `safe_to_restore`: the instance serves as before, so that its router may have it back."""
+    """The answer to a role switch. `safe_to_restore`: the instance serves as before; a router may use it again."""
 
     success: bool
     message: str
@@ -81,7 +81,7 @@ class SwitchOutcome:
 
 
 class RoleSwitchCall:
-    """One at a time. `forget` is called when the instance is no prefill any more: nobody may find its ranks."""
+    """One role switch at a time. `forget` is called when the instance is no longer a prefill, to hide its ranks."""
 
     def __init__(self, args: ServerArgs, manager: TokenizerManager, forget: Callable[[], None]) -> None:
         self._args = args
@@ -107,7 +107,7 @@ class RoleSwitchCall:
         return SwitchOutcome(True, "ready", old, role, True) if prepare_only else SwitchOutcome(True, "ok", old, role)
 
     def _refused(self, role: str) -> tuple[str, bool] | None:
-        """Why nothing is even tried, and whether the instance serves as before. In sglang's order and words."""
+        """Return why no switch is attempted and whether the instance serves as before, in sglang's order and words."""
         manager = self._manager
         checks = (
             (not self._args.enable_pd_role_switch, "--enable-pd-role-switch is not set on this server", True),
@@ -141,7 +141,7 @@ class RoleSwitchCall:
 
 
 def _problem(answers: Sequence[Switched]) -> tuple[str, bool] | None:
-    """What the groups that said no said; safe when none of them is another one now."""
+    """Return why groups refused or failed, and whether all groups still serve as before; None if none did."""
     failed = [answer for answer in answers if not answer.ok]
     if not failed:
         return None

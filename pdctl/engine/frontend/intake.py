@@ -1,9 +1,9 @@
-"""From a checked body to jobs: batches and samples expanded, prompts tokenized and measured, rids and rooms given.
+"""Turn a checked body into jobs: expand batches and samples, tokenize and measure prompts, assign rids and rooms.
 
-Rooms and prefills are read as sglang 0.5.23 does (srt/managers/io_struct.py), but for one thing: SGLang puts its own
-port where a router sent none, which reaches the wrong prefill as soon as there are two. This engine never guesses: a
-request that names a real host without a port is refused, with the fix in the answer (unless it rehearses
-`null-port-fallback`).
+Rooms and prefill addresses are read as in sglang 0.5.23 (srt/managers/io_struct.py), with one exception. Where a router
+sends no bootstrap port, SGLang uses its own, which reaches the wrong prefill as soon as there are two. This engine
+never guesses: it refuses a request that names a real host without a port, and its answer has the fix (unless it
+rehearses `null-port-fallback`).
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ MAX_TOP_LOGPROBS = 128
 TOO_LONG = "context_length_exceeded"
 MAX_ROOM = (1 << 63) - 1
 MAX_HOST_CHARS = 255  # a DNS name's limit
-NOT_IN_HOST = frozenset(" '\"\\<>(){}")  # it stands in log lines
-SAMPLE_STRIDE = 0x1E3779B97F4A7C15  # odd: no two samples of a prompt come to the same room
-TURN = 4096  # tokens looked at between two turns of the loop: a few milliseconds
-REQUEST_WORK = 64  # tokens that one request counts as, besides its own
+NOT_IN_HOST = frozenset(" '\"\\<>(){}")  # the host appears in log lines
+SAMPLE_STRIDE = 0x1E3779B97F4A7C15  # odd: no two samples of a prompt get the same room
+TURN = 4096  # tokens handled in one turn of the event loop: a few milliseconds
+REQUEST_WORK = 64  # the tokens that a request counts as, in addition to its own
 
 
 class Intake:
-    """`limits` are unknown until a rank has reported them."""
+    """Makes jobs of bodies. `limits` are 0 until a rank has reported them."""
 
     def __init__(self, args: ServerArgs, tokenizer: Tokenizer) -> None:
         self._args = args
@@ -57,9 +57,9 @@ class Intake:
     async def jobs(
         self, prompts: Sequence[PromptInput], options: Sequence[Options], body: RoutedBody, admit: Callable[[int], None]
     ) -> tuple[GenerationJob, ...]:
-        """`options` has one entry, or one for each prompt. `admit` raises HttpRefusal if so many do not fit.
+        """Return the jobs of a call. `options` has one entry, or one for each prompt.
 
-        Raises HttpRefusal (400) with the first thing that is wrong.
+        `admit` raises HttpRefusal if there is no room for that many. Raise HttpRefusal (400) for the first error found.
         """
         received = steady_clock.now()
         samples = options[0].n
@@ -73,7 +73,7 @@ class Intake:
         pairs = pairings(body, self._args, rids, samples)
         dp_rank = self._dp_rank(body)
         jobs: list[GenerationJob] = []
-        turns = Turns()  # a batch of thousands of prompts holds up nobody else
+        turns = Turns()  # a batch of thousands of prompts must not hold up others
         for number, prompt in enumerate(prompts):
             ids = await self._ids(prompt)
             await turns.after(len(ids), samples)
@@ -99,8 +99,8 @@ class Intake:
 
     async def _ids(self, prompt: PromptInput) -> list[int]:
         if prompt.ids is not None:
-            ids = cast("list[int]", prompt.ids)  # or an array: `messages.Generate` is encoded all the same
-            if not isinstance(ids, array):  # those of an array were checked as they were read
+            ids = cast("list[int]", prompt.ids)  # or an array, which `messages.Generate` encodes alike
+            if not isinstance(ids, array):  # the ids of an array were checked when they were read
                 self._tokenizer.check_ids(ids)
         else:
             ids = await self._encode(prompt.text or "", prompt.special)
@@ -132,7 +132,7 @@ class Intake:
         return await loop.run_in_executor(self._threads, self._tokenizer.encode, text, special)
 
     def _fit(self, option: Options, prompt: int) -> Options:
-        """An answer length that was asked for must fit; a default one shrinks to what the context leaves."""
+        """Check a requested answer length against the context, or shrink a default one to what is left of it."""
         wanted, context = option.sampling.max_new_tokens, self.limits.context
         if prompt + wanted <= context:
             return option
@@ -156,14 +156,14 @@ class Intake:
 
 @dataclass(frozen=True, slots=True)
 class LengthLimits:
-    """`context` counts prompt and answer together; `prompt` is the longest prompt the pool can hold."""
+    """In tokens: `context` for prompt and answer together, `prompt` for the longest prompt that fits into the pool."""
 
     context: int
     prompt: int
 
 
 def _sample(option: Options, sample: int) -> Options:
-    """A seed asked for once must not make every sample of a prompt the same."""
+    """Vary a given seed by sample: otherwise all samples of a prompt would be the same."""
     seed = option.sampling.seed
     if not sample or seed is None:
         return option
@@ -204,9 +204,9 @@ UNPAIRED = Pairing()
 
 
 def pairings(body: RoutedBody, args: ServerArgs, rids: list[str], samples: int = 1) -> list[Pairing]:
-    """One for each request: prompt by prompt, `samples` of each. Raises HttpRefusal (400) with the fix.
+    """Return one for each request: prompt by prompt, `samples` of each. Raise HttpRefusal (400) with the fix.
 
-    Prefill and decode get the same body, so both come to the same rooms without a word between them.
+    Prefill and decode get the same body, so both derive the same rooms without asking each other.
     """
     if args.disaggregation_mode == "null":
         return [UNPAIRED] * len(rids)
@@ -220,7 +220,7 @@ def pairings(body: RoutedBody, args: ServerArgs, rids: list[str], samples: int =
 
 
 def _spread(name: str, value: object, count: int, samples: int) -> list[Any]:
-    """A list with one entry for each prompt serves all samples of it."""
+    """Return one value for each request; an entry given for a prompt is used for all of its samples."""
     if not isinstance(value, list):
         return [value] * count
     if len(value) * samples == count:
@@ -233,10 +233,10 @@ def _spread(name: str, value: object, count: int, samples: int) -> list[Any]:
 
 
 def _rooms(value: int | list[int] | None, count: int, samples: int) -> list[int | None]:
-    """sglang: a single room on a batch (or with n > 1) means room, room + 1, …; rooms in a list must differ.
+    """sglang: a single room for a batch (or with n > 1) means room, room + 1, …; rooms in a list must differ.
 
-    A list with one room for each prompt, where n > 1: SGLang 0.5.23 gives every sample its prompt's room, and all but
-    one of them hang. Here the first sample has it, and the rooms of the others follow from it.
+    With one room per prompt and n > 1, SGLang 0.5.23 gives every sample its prompt's room, and all but one of them
+    hang. Here the first sample gets that room, and the rooms of the others are derived from it.
     """
     if isinstance(value, int):
         return [value + offset for offset in range(count)]
@@ -254,8 +254,8 @@ def _rooms(value: int | list[int] | None, count: int, samples: int) -> list[int 
 
 
 def _sample_room(room: int, sample: int) -> int:
-    """Far from its neighbours: a router that counts its rooms up must not meet one of these. Values no room can have
-    stay what they are."""
+    """Return a room far from `room`: a router that counts its rooms up must not reach it. A value that is not a valid
+    room is returned unchanged."""
     if not sample or not 0 < room <= MAX_ROOM:
         return room
     return (room + sample * SAMPLE_STRIDE) & MAX_ROOM or 1
@@ -309,7 +309,7 @@ def _check(pairing: Pairing, rid: str, portless: bool) -> Pairing:
 
 
 class Turns:
-    """Long work on the event loop, done in turns with everything else that waits there; counts that of one call."""
+    """Splits long work on the event loop into turns, so that others run in between; counts the work of one call."""
 
     __slots__ = ("_work",)
 
@@ -317,7 +317,7 @@ class Turns:
         self._work = 0
 
     async def after(self, tokens: int, requests: int = 1) -> None:
-        """So much more was done: let others run if it is time."""
+        """Count that much more work, and let other tasks run if it was enough for a turn."""
         self._work += tokens + REQUEST_WORK * requests
         if self._work >= TURN:
             self._work = 0

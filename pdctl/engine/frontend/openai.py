@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from pdctl.engine.frontend.tokenizer import SamplingDefaults, Tokenizer
 
 router = APIRouter()
-MANY = 256  # messages and parts of them from which a thread makes the prompt
+MANY = 256  # messages and parts of messages above which the prompt is rendered on a thread
 OPEN = {"finish_reason": None, "matched_stop": None}
 TEXT_FORMATS = (None, "text")
 
 
 class OpenAIShape:
-    """State of one OpenAI answer. A stream's members are told apart by their index."""
+    """State of one OpenAI answer. The index tells the members of a stream apart."""
 
     def __init__(self, body: OpenAIBody, group: RequestGroup, instance: EngineInstance, kind: str) -> None:
         self.body = body
@@ -51,20 +51,20 @@ class OpenAIShape:
         self._greeted: set[int] = set()
 
     def first(self, member: Pending) -> bool:
-        """Whether nothing has been said for `member` yet; true once."""
+        """Return True once for each member: nothing has been sent for it yet."""
         new = member.job.index not in self._greeted
         self._greeted.add(member.job.index)
         return new
 
     def delta(self, member: Pending) -> str:
-        """The text the client has not seen yet."""
+        """Return the text that the client does not have yet."""
         text, index = member.text, member.job.index
         fresh = text[self._sent[index] :]
         self._sent[index] = len(text)
         return fresh
 
     def unscored(self, member: Pending) -> slice:
-        """The tokens whose log probabilities the client has not seen yet."""
+        """Return the tokens whose log probabilities the client does not have yet."""
         index = member.job.index
         span = slice(self._scored[index], min(len(member.logprobs), len(member.ids)))
         self._scored[index] = span.stop
@@ -80,7 +80,7 @@ class OpenAIShape:
         return event(content)
 
     def tail(self) -> Iterable[bytes]:
-        """The last chunk of a stream whose client asked for usage: no choices."""
+        """Return the last chunk of a stream whose client asked for usage; it has no choices."""
         if self.body.stream_options.include_usage:
             yield event(self.answer([]))
 
@@ -112,7 +112,7 @@ class Chat(OpenAIShape):
         return {"index": member.job.index, "message": message, "logprobs": scores, **_ending(member)}
 
     def chunks(self, member: Pending) -> Iterable[bytes]:
-        """The role, the text, the end: each an event of its own, as OpenAI and SGLang send them."""
+        """Yield the role, the text and the end as separate events, as OpenAI and SGLang do."""
         if self.first(member):
             yield self.event(member, {"delta": {"role": "assistant", "content": ""}, "logprobs": None, **OPEN})
         text, ended = self.delta(member), member.finish is not None
@@ -165,7 +165,7 @@ def _parts(body: ChatBody) -> int:
 
 
 def _message(number: int, message: Mapping[str, Any]) -> dict[str, Any]:
-    """Content in parts becomes one text: templates of text models expect a string."""
+    """Join the parts of a content into one text: templates of text models expect a string."""
     if not isinstance(message.get("role"), str):
         raise HttpRefusal(400, f"messages.{number}.role: Field required, a string")
     content = message.get("content")
@@ -207,7 +207,7 @@ async def completions(request: Request) -> Response:
 
 
 class Completion(OpenAIShape):
-    """With `echo` each prompt stands before its answer."""
+    """With `echo` each prompt precedes its answer."""
 
     def __init__(
         self, body: CompletionBody, group: RequestGroup, instance: EngineInstance, prompts: Sequence[PromptInput]
@@ -265,7 +265,7 @@ def _prompts(body: CompletionBody) -> list[PromptInput]:
     elif prompt and isinstance(prompt[0], str):
         prompts = [PromptInput(text=text) for text in prompt if isinstance(text, str)]
     else:
-        prompts = [PromptInput(ids=row) for row in id_rows(prompt)[0]]  # type: ignore[arg-type]  # strings are gone
+        prompts = [PromptInput(ids=row) for row in id_rows(prompt)[0]]  # type: ignore[arg-type]  # strings are handled above
     if not all(prompt.text or prompt.ids for prompt in prompts):
         raise HttpRefusal(400, "Prompt cannot be empty")
     return prompts
@@ -323,7 +323,7 @@ def _options(body: OpenAIBody, length: int | None, logprobs: int | None, samplin
 
 
 def _unbounded(given: Options, context: int) -> Options:
-    """As long an answer as the context leaves after the prompt (intake shrinks it)."""
+    """Allow as long an answer as the context leaves after the prompt (intake shrinks it)."""
     return replace(given, sampling=msgspec.structs.replace(given.sampling, max_new_tokens=context))
 
 
@@ -334,7 +334,7 @@ def _ending(member: Pending) -> dict[str, Any]:
 
 
 def _usage(members: Sequence[Pending], samples: int) -> dict[str, Any]:
-    """Each prompt counts once however many samples it has (sglang: usage_processor)."""
+    """Count each prompt once, however many samples it has (sglang: usage_processor)."""
     prompts = members[::samples]
     prompt_tokens = sum(member.prompt_tokens for member in prompts)
     completion_tokens = sum(len(member.ids) for member in members)

@@ -1,8 +1,8 @@
-"""The bodies outsiders send: field names and defaults of sglang 0.5.23 (srt/managers/io_struct.py, openai/protocol.py).
+"""Request bodies: field names and defaults of sglang 0.5.23 (srt/managers/io_struct.py, openai/protocol.py).
 
-Types are strict (a port is never a string), null means "not given", and unknown fields are ignored, as SGLang does.
-A field SGLang has and this engine does not is listed in `unsupported`: setting it is refused, never silently dropped.
-Sampling parameters are checked against SGLang's ranges (srt/sampling/sampling_params.py), in its words.
+Types are strict (a port is never a string), null means "not given", and unknown fields are ignored, as in SGLang.
+A field that SGLang has and this engine lacks is in `unsupported`: setting it is refused, never silently ignored.
+Sampling parameters are checked against SGLang's ranges (srt/sampling/sampling_params.py), with its error texts.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ T = TypeVar("T")
 
 
 class FirstError(FailFast):
-    """Only the first item that is wrong is told of: an error for each of 16 million took half a minute."""
+    """Report only the first invalid item: an error for each of 16 million took half a minute."""
 
-    def __hash__(self) -> int:  # a union of types wants it, and pydantic's has none
+    def __hash__(self) -> int:  # a union of types needs it, and pydantic's class has none
         return 0
 
 
 Items = Annotated[list[T], FirstError()]
 if TYPE_CHECKING:
-    TokenIds = Sequence[int]  # a list; an array where the body was read piece by piece (frontend/body_reader.py)
+    TokenIds = Sequence[int]  # a list, or an array if the body was read piece by piece (frontend/body_reader.py)
 else:
     TokenIds = Items[int]
 Rank = Annotated[int, Field(ge=0)]
@@ -218,7 +218,7 @@ class AbortBody(RequestBody):
 
 
 class RoleSwitchBody(RequestBody):
-    """POST /pd_role_switch. What it says of CUDA graphs has no meaning here: there are none to capture."""
+    """POST /pd_role_switch. Its CUDA graph fields have no effect here: there are no graphs to capture."""
 
     new_role: str = ""
     decode_cuda_graph_bs: Items[int] | None = None
@@ -232,7 +232,7 @@ MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
 MAX_SAMPLES = 128
 INT64 = 1 << 63
-WIDEST_VOCABULARY = 1 << 30  # a top_k as large is no limit
+WIDEST_VOCABULARY = 1 << 30  # a top_k this large is no limit
 Range = tuple[float, float, str]
 
 # (lowest, highest, how the bound reads); both ends included unless the check below says otherwise.
@@ -246,7 +246,7 @@ RANGES: dict[str, Range] = {
 
 
 def sampling_from(body: SamplingBody) -> Sampling:
-    """Raises HttpRefusal (400) naming the first parameter out of range."""
+    """Return the checked parameters. Raise HttpRefusal (400) naming the first one out of range."""
     length = DEFAULT_NEW_TOKENS if body.max_new_tokens is None else body.max_new_tokens
     problem = _problem(body, length)
     if problem:
@@ -261,7 +261,7 @@ def sampling_from(body: SamplingBody) -> Sampling:
         frequency_penalty=body.frequency_penalty,
         presence_penalty=body.presence_penalty,
         repetition_penalty=body.repetition_penalty,
-        # An id no vocabulary has can never be sampled, and might not fit into a frame.
+        # An id beyond any vocabulary can never be sampled, and might not fit into a frame.
         stop_token_ids=tuple(token for token in body.stop_token_ids if 0 <= token < WIDEST_VOCABULARY),
         ignore_eos=body.ignore_eos,
         seed=body.sampling_seed,

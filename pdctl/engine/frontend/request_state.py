@@ -59,7 +59,7 @@ class GenerationJob:
 
     @property
     def describe(self) -> str:
-        """SGLang's level-0 request line: the one place where a rid and its room stand together."""
+        """SGLang's level-0 request line: the only place where a rid and its room appear together."""
         message = self.message
         return (
             f"GenerateReqInput(rid={message.rid!r}, bootstrap_host={message.bootstrap_host!r}, "
@@ -79,7 +79,7 @@ class RequestTimes:
 
 
 class Pending:
-    """One request. Text is decoded only as far as someone looks: when a stop string is sought, or a stream is read."""
+    """One request. Text is decoded only when needed: to find a stop string, to send a stream, or at the end."""
 
     __slots__ = (
         "_decoded",
@@ -113,7 +113,7 @@ class Pending:
         self._decoded = 0
 
     def take(self, tokens: Tokens, now: float) -> bool:
-        """Add new tokens. True when a stop string ends the request here, while the scheduler still goes on."""
+        """Add new tokens. Return True if a stop string ended the request here but the scheduler is still at it."""
         self.meta = tokens.meta or self.meta
         if tokens.ids:
             self.clock.first_token = self.clock.first_token or now
@@ -131,7 +131,7 @@ class Pending:
         return False
 
     def _take_until_stop(self, tokens: Tokens) -> bool:
-        """One token at a time: what follows the stop string in the same message was never asked for."""
+        """Add tokens one by one and return whether a stop string was found; drop those that follow it."""
         for place, token in enumerate(tokens.ids):
             self.ids.append(token)
             if place == len(tokens.ids) - 1 and self._ends_text(tokens.finish):
@@ -146,7 +146,7 @@ class Pending:
         return False
 
     def _ends_text(self, finish: Finish | None) -> bool:
-        """Whether the last token is the one that stopped the answer (end of sequence): it is no part of the text."""
+        """Return whether the last token stopped the answer (end of sequence) and is therefore not part of the text."""
         if finish is None or finish.type != "stop" or not self.job.options.trim_stop or not self.ids:
             return False
         return self.ids[-1] == finish.matched
@@ -174,7 +174,7 @@ class Pending:
 
     @property
     def text(self) -> str:
-        """What may be shown so far; it only ever grows."""
+        """The text that may be shown so far; it only ever grows."""
         if self.finish is None:
             self._decode()
             text = self._detokenizer.text
@@ -218,7 +218,7 @@ class RequestGroup:
         return self._open == 0
 
     def note(self, member: Pending, ended: bool) -> None:
-        """`member` has news. A stream is woken by each, a plain answer once, by the last (or by a failure)."""
+        """Note that `member` has news. Each wakes a stream; a plain answer wakes once, at the end (or on a failure)."""
         if ended:
             self._open -= 1
         if not member.unread:
@@ -232,16 +232,16 @@ class RequestGroup:
             self._waiter.set_result(None)
 
     async def first(self) -> None:
-        """Until there is anything to send. Raises the HttpRefusal of a member that failed."""
+        """Wait until there is something to send. Raise the HttpRefusal of a member that failed."""
         if not self._news and not self.done:
             await self._wait()
         self._check()
 
     async def updates(self) -> AsyncIterator[Pending]:
-        """Members with news, until every one has ended. Raises the HttpRefusal of a member that failed.
+        """Yield members with news until all have ended. Raise the HttpRefusal of a member that failed.
 
-        A reader that is slower than the engine sees fewer, longer steps, never a queue. No deadline of its own: the
-        scheduler bounds bootstrap and transfer, and the manager ends every request when a rank dies or falls silent.
+        A reader slower than the engine gets fewer and longer updates, never a queue. No deadline is needed here: the
+        scheduler limits bootstrap and transfer, and the manager ends every request when a rank dies or falls silent.
         """
         while self._news or not self.done:
             if not self._news:
@@ -261,7 +261,7 @@ class RequestGroup:
             self._waiter = None
 
     async def finished(self) -> None:
-        """Until all members have ended. Raises the HttpRefusal of one that failed, without waiting for the others."""
+        """Wait until all members have ended. Raise the HttpRefusal of one that failed, not waiting for the others."""
         self._check()
         while not self.done:
             await self._wait()

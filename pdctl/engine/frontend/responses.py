@@ -1,4 +1,4 @@
-"""What every route shares: JSON through orjson, one error shape, server-sent events that notice a client leave."""
+"""What all routes share: JSON by orjson, one error format, server-sent events that stop when the client leaves."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def json(content: object, status: int = 200) -> Response:
 
 
 def error_body(refusal: HttpRefusal) -> dict[str, object]:
-    """OpenAI's envelope. `code` is the HTTP status, as SGLang has it; `type` is a word for programs."""
+    """Return OpenAI's error object. `code` is the HTTP status, as in SGLang; `type` is a word for programs to match."""
     return {"error": {"message": refusal.message, "type": refusal.kind, "param": None, "code": refusal.status}}
 
 
@@ -48,7 +48,7 @@ def event(content: object) -> bytes:
 
 @asynccontextmanager
 async def watched(request: Request, manager: TokenizerManager, group: RequestGroup) -> AsyncIterator[None]:
-    """While inside, a client that closes its connection aborts what is left of `group` at once."""
+    """Abort what is left of `group` as soon as the client disconnects or the body raises."""
     watcher = asyncio.create_task(_watch(request.receive, lambda: manager.abandon(group)))
     try:
         yield
@@ -66,16 +66,16 @@ async def _watch(receive: Receive, leave: Callable[[], None]) -> None:
 
 
 class AnswerShape(Protocol):
-    """How one route words the answer to a call."""
+    """How one route formats the answer to a call."""
 
     def whole(self) -> object:
-        """The JSON answer, once every member has ended."""
+        """Return the JSON answer, once every member has ended."""
 
     def chunks(self, member: Pending) -> Iterable[bytes]:
-        """The events of a stream for a member that has news."""
+        """Return the events to send for a member that has news."""
 
     def tail(self) -> Iterable[bytes]:
-        """Events after the last member's end."""
+        """Return the events to send after the last member has ended."""
 
 
 class EventStream(Response):
@@ -92,7 +92,7 @@ class EventStream(Response):
         self.init_headers({"Cache-Control": "no-cache"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """`leave` is called when the client goes, or when the stream ends anyhow."""
+        """Send the stream. `leave` is called when the client disconnects, and when the stream ends."""
         watcher = asyncio.create_task(_watch(receive, self._leave))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -103,7 +103,7 @@ class EventStream(Response):
             self._leave()
 
     async def _run(self, send: Send) -> bytes:
-        """Send everything but the last part: that one shares a packet with the end of the response."""
+        """Send all but the last part, and return that: it shares a packet with the end of the response."""
         try:
             async for member in self._group.updates():
                 part = b"".join(self._shape.chunks(member))
@@ -121,12 +121,12 @@ async def respond(
     options: Sequence[Options],
     shape: Callable[[RequestGroup], AnswerShape],
 ) -> Response:
-    """Hand a generation call to the scheduler and answer it, as JSON or as a stream. Raises HttpRefusal.
+    """Hand a generation call to the scheduler and answer it, as JSON or as a stream. Raise HttpRefusal.
 
     `options` has one entry, or one for each prompt.
 
-    A stream's status line waits for its first news: a request that fails before its first token is answered with a real
-    HTTP error (sglang does so on its OpenAI routes), which a router can act on. Later failures travel in the stream.
+    A stream's status line is held back until there is something to send: a request that fails before its first token
+    gets a real HTTP error (as on sglang's OpenAI routes), on which a router can act. Later failures are events.
     """
     instance = instance_of(request)
     manager = instance.manager

@@ -1,7 +1,7 @@
-"""The way to the schedulers and back: one socket out, one in, and questions that every DP replica answers.
+"""The sockets to and from the schedulers, and questions that every DP replica answers.
 
-Runs on the HTTP process's event loop and never blocks it: sends go into ZMQ's own queue, and replies are read whenever
-the socket's descriptor says so.
+Runs on the HTTP process's event loop and never blocks it: ZMQ queues what is sent, and replies are read whenever the
+socket's descriptor becomes readable.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ log = logging.getLogger("pdctl.engine")
 
 
 class SchedulerSocket:
-    """To the only DP group's leader, or to the DP controller in front of several. Needs a running event loop."""
+    """Connects to the leader of the only DP group, or to the DP controller of several. Needs a running event loop."""
 
     def __init__(self, args: ServerArgs, ipc_dir: Path, receive: Callable[[Reply], None], lose: Tell) -> None:
-        """`receive` gets every reply, `lose` the reason when none can be read any more."""
+        """`receive` is called with every reply, `lose` with the reason if no more can be read."""
         self._receive = receive
         self._reach = fault_points.raiser("thread.tokenizer-manager")
         self._loop = asyncio.get_running_loop()
@@ -57,7 +57,7 @@ class SchedulerSocket:
             keys.dial(self._requests)
         leader = Whereabouts.all(args.shape)[0].rank  # on this node
         self._requests.connect(channels.controller if args.dispatches else local_input(ipc_dir, leader))
-        # ZMQ's descriptor would not signal again what an error leaves unread: such an error ends the instance.
+        # ZMQ's descriptor does not signal again for what an error leaves unread, so such an error ends the instance.
         drain = guarded(self._drain, "tokenizer manager", lose)
         self._loop.add_reader(self._replies.fileno(), drain)
         drain()
@@ -66,7 +66,7 @@ class SchedulerSocket:
         self._requests.send(request_codec.encode(request), zmq.DONTWAIT)
 
     def _drain(self) -> None:
-        """ZMQ's descriptor signals a change of state, not a message: read until there is nothing left."""
+        """Read until nothing is left: ZMQ's descriptor signals a change of state, not every message."""
         while True:
             try:
                 frame = self._replies.recv(zmq.DONTWAIT)
@@ -85,7 +85,7 @@ class SchedulerSocket:
 
 
 class Numbered(Protocol):
-    """A reply that says which question it answers, and which DP replica it is from."""
+    """A reply that says which question it answers."""
 
     @property
     def id(self) -> str: ...
@@ -102,9 +102,9 @@ class Questions(Generic[T]):
         self._open: dict[str, tuple[list[T], asyncio.Future[list[T]]]] = {}
 
     async def ask(self, message: Callable[[str], Request], seconds: float) -> list[T]:
-        """One answer from every replica, in the order of arrival. `message` makes the question of its id.
+        """Return one answer from every replica, in order of arrival. `message` makes the question from its id.
 
-        Raises HttpRefusal (504) naming what was waited for.
+        Raise HttpRefusal (504) naming what was waited for.
         """
         name = uuid.uuid4().hex
         answers: list[T] = []
@@ -129,7 +129,7 @@ class Questions(Generic[T]):
             complete.set_result(answers)
 
     def fail(self, reason: str) -> None:
-        """Nobody will answer any more: whoever waits gets an HttpRefusal (503) with `reason` now."""
+        """End every open question with an HttpRefusal (503): no answer will come, for this `reason`."""
         for _, complete in self._open.values():
             if not complete.done():
                 complete.set_exception(HttpRefusal(503, reason))

@@ -1,8 +1,8 @@
-"""OpenTelemetry spans: one trace per request, its stages below it, the room on each (sglang 0.5.23 srt/observability).
+"""OpenTelemetry spans: one for each request, its stages below it, all with the room (sglang 0.5.23 srt/observability).
 
-Off unless `--enable-trace`. The HTTP process makes all of them when a request has ended: ranks only note when each step
-was reached, so tracing costs a forward pass nothing. A `traceparent` header makes them part of the caller's trace: then
-router, prefill and decode show in one picture.
+Off without `--enable-trace`. The HTTP process creates all spans when a request has ended. Ranks only record when each
+step was reached, so tracing costs a forward pass nothing. A `traceparent` header makes the spans part of the caller's
+trace, which then shows router, prefill and decode together.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ STAGES: dict[str, tuple[StageOf, ...]] = {
 
 
 class RequestSpans:
-    """Makes the spans of requests that have ended and hands them to a background exporter."""
+    """Creates the spans of requests that have ended and hands them to a background exporter."""
 
     def __init__(self, args: ServerArgs, exporter: SpanExporter | None = None) -> None:
-        """Raises MissingExtraError without OpenTelemetry; PdctlError when the protocol is none."""
+        """Raise MissingExtraError without OpenTelemetry, PdctlError if the protocol is not supported."""
         try:
             from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.trace import TracerProvider
@@ -74,7 +74,7 @@ class RequestSpans:
         self._tracer: Tracer = self._provider.get_tracer("pdctl.engine")
 
     def finished(self, pending: Pending) -> None:
-        """The request's span and one for each stage it passed, with the times the rank noted."""
+        """Create the request's span and one for each stage it passed, with the times that the rank recorded."""
         from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
 
         message, clock = pending.job.message, pending.clock
@@ -105,7 +105,7 @@ class RequestSpans:
         root.end(_nanoseconds(clock.finished))
 
     def close(self) -> None:
-        """Send what is left; waits for the collector as long as its own time-out says."""
+        """Send what is left; wait for the collector up to the exporter's own timeout."""
         self._provider.shutdown()
 
 
@@ -114,7 +114,7 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def _parent(traceparent: str) -> Context | None:
-    """The caller's span as a context; None (a trace of its own) without a header, or with one that is none."""
+    """Return the caller's span as a context. Without a valid header the request gets a trace of its own."""
     if not traceparent:
         return None
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator

@@ -1,4 +1,4 @@
-"""What the HTTP process reads of a checkpoint: tokenizer, chat template, sampling defaults. No torch here."""
+"""What the HTTP process reads from a checkpoint: tokenizer, chat template, sampling defaults. No torch here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from jinja2 import Template
 
-UNFINISHED = "\ufffd"  # what the tokenizer shows for a character whose last bytes have not arrived
+UNFINISHED = "\ufffd"  # what the tokenizer returns for a character whose last bytes are missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class CheckpointTexts:
 
     @classmethod
     def load(cls, directory: Path) -> CheckpointTexts:
-        """Raises PdctlError naming the file that is missing or malformed."""
+        """Read the checkpoint's files. Raise PdctlError naming the one that is missing or malformed."""
         config = _read(directory / "config.json")
         generation = _read(directory / "generation_config.json", optional=True)
         known = SamplingDefaults.__dataclass_fields__
@@ -51,7 +51,7 @@ class CheckpointTexts:
 
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
-    """generation_config.json: what a chat request that leaves a field out gets (sglang: --sampling-defaults model)."""
+    """generation_config.json: values for fields that a chat request leaves out (sglang: --sampling-defaults model)."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -73,21 +73,21 @@ def _read(path: Path, optional: bool = False) -> dict[str, Any]:
 
 
 class Tokenizer:
-    """Thread-safe: `encode` of a long text runs on another thread."""
+    """Thread-safe: long texts are encoded on another thread."""
 
     def __init__(self, backend: Backend, vocab_size: int) -> None:
         self._backend = backend
         self._backend.no_padding()
         self._backend.no_truncation()
-        # A checkpoint may pad its embedding beyond the tokenizer's words: those ids are legal input.
+        # A checkpoint may pad its embedding beyond the tokenizer's vocabulary: those ids are valid input.
         self.vocab_size = max(vocab_size, backend.get_vocab_size())
         self.longest_token = max(map(len, backend.get_vocab()), default=1)
-        # The pickled state of a decoder is its JSON: far smaller than the whole tokenizer's.
+        # A decoder's pickled state is its JSON, which is far smaller than that of the whole tokenizer.
         self._byte_level = backend.decoder is not None and _uses_byte_level(json.loads(backend.decoder.__getstate__()))
 
     @classmethod
     def load(cls, directory: Path, vocab_size: int) -> Tokenizer:
-        """Raises PdctlError when the checkpoint has no fast tokenizer."""
+        """Read tokenizer.json. Raise PdctlError if the checkpoint has no fast tokenizer."""
         path = directory / "tokenizer.json"
         if not path.is_file():
             raise PdctlError(
@@ -109,14 +109,14 @@ class Tokenizer:
         return text
 
     def check_ids(self, ids: Sequence[int]) -> None:
-        """Raises HttpRefusal (400) when an id is not a word of this model."""
+        """Raise HttpRefusal (400) if an id is not in the vocabulary."""
         if ids and not (min(ids) >= 0 and max(ids) < self.vocab_size):
             bad = next(token for token in ids if not 0 <= token < self.vocab_size)
             words = f"input_ids contains {bad}, which is not in the vocabulary: valid range is [0, {self.vocab_size})."
             raise HttpRefusal(400, words)
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes a token stands for: half a character is a legal token, and text cannot say which half."""
+        """Return the bytes of a token: it may be half a character, and text cannot show which half."""
         word = self._backend.id_to_token(token)
         if word is None:
             return b""
@@ -133,7 +133,7 @@ def _uses_byte_level(decoder: Mapping[str, Any]) -> bool:
 
 
 def _byte_characters() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 bytes stand for themselves, the others for the characters from U+0100 on."""
+    """Return GPT-2's alphabet: printable Latin-1 bytes are written as such, the others as characters from U+0100 on."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {chr(0x100 + index): byte for index, byte in enumerate(rest)}
@@ -143,7 +143,7 @@ BYTE_OF = _byte_characters()
 
 
 class ChatTemplate:
-    """Renders messages with the checkpoint's Jinja template, in a sandbox; compiled at the first use."""
+    """Renders messages with the checkpoint's Jinja template, in a sandbox; compiles it on first use."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         self._source = source
@@ -152,7 +152,7 @@ class ChatTemplate:
 
     @classmethod
     def load(cls, directory: Path) -> ChatTemplate | None:
-        """None when the checkpoint has no template. Where: chat_template.jinja, or in tokenizer_config.json."""
+        """Read chat_template.jinja, or the template in tokenizer_config.json; None if the checkpoint has neither."""
         config_path = directory / "tokenizer_config.json"
         config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
         source = config.get("chat_template")
@@ -168,14 +168,14 @@ class ChatTemplate:
         return cls(source, tokens)
 
     def render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
-        """Raises HttpRefusal (400) with the template's own words when it does not accept the messages."""
+        """Return the prompt. Raise HttpRefusal (400) in the template's own words if it rejects the messages."""
         from jinja2 import TemplateError
 
         try:
             if self._template is None:
                 self._template = _compile(self._source)
             return self._template.render(**{**self._special_tokens, **variables, "messages": messages})
-        # What a template can raise on a client's messages: its own complaint, or an operation on the wrong type.
+        # A template can raise these on a client's messages: its own complaint, or an operation on the wrong type.
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
             raise HttpRefusal(400, f"the chat template of this model does not accept these messages: {error}") from None
 
@@ -185,7 +185,7 @@ def _content(token: object) -> str:
 
 
 def _compile(source: str) -> Template:
-    """The environment transformers gives a chat template: trimmed blocks, loop controls, `tojson`, two functions."""
+    """Compile as transformers does: with trimmed blocks, loop controls, `tojson` and two functions."""
     from jinja2 import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -205,13 +205,13 @@ def _compile(source: str) -> Template:
 
 
 class Detokenizer:
-    """Decodes a window, not the whole answer, for each new token: whole characters only.
+    """For each new token, decodes a window and not the whole answer; shows whole characters only.
 
-    Not `tokenizers.DecodeStream` (0.23.3): of a byte-fallback tokenizer it raises on bytes that are no UTF-8 ("Invalid
-    prefix encountered" at <0x00> <0x80> ▁a), which a model may sample, and no further token can be decoded.
+    `tokenizers.DecodeStream` (0.23.3) will not do: with a byte-fallback tokenizer it raises on bytes that are not UTF-8
+    ("Invalid prefix encountered" at <0x00> <0x80> ▁a), which a model may sample, and then decodes no further token.
 
-    `_done` marks tokens already in `text`; `_context` the tokens before them that are decoded again, because a
-    tokenizer may join a word with the one before it (leading spaces).
+    The tokens before `_done` are in `text`. Those from `_context` on are decoded again with each new token, because a
+    tokenizer may join a word to the one before it (leading spaces).
     """
 
     __slots__ = ("_context", "_done", "_ids", "_skip_special", "_tokenizer", "text")
@@ -225,14 +225,14 @@ class Detokenizer:
         self.text = ""
 
     def push(self, ids: Sequence[int]) -> None:
-        """Take tokens; `text` grows by every character that is complete."""
+        """Add tokens; `text` grows by every character they complete."""
         self._ids.extend(ids)
         fresh = self._fresh()
         if fresh and not fresh.endswith(UNFINISHED):
             self._show(fresh)
 
     def flush(self) -> None:
-        """No more tokens will come: an unfinished character stays visible as U+FFFD."""
+        """Decode the rest. No more tokens will come, so an unfinished character is shown as U+FFFD."""
         self._show(self._fresh())
 
     def _fresh(self) -> str:
@@ -247,7 +247,7 @@ class Detokenizer:
 
 
 class StopStrings:
-    """Finds the first of several strings in a growing text, looking at each part of it once."""
+    """Finds the first of several strings in a growing text, searching each part of it once."""
 
     __slots__ = ("_longest", "_searched", "_stops")
 
@@ -257,14 +257,14 @@ class StopStrings:
         self._searched = 0
 
     def find(self, text: str) -> tuple[int, str] | None:
-        """Where the earliest stop string begins, and which it is."""
+        """Return where the earliest stop string begins and which one it is; None if there is none."""
         start = max(0, self._searched - self._longest + 1)
         self._searched = len(text)
         found = [(at, stop) for stop in self._stops if (at := text.find(stop, start)) >= 0]
         return min(found, key=lambda hit: hit[0]) if found else None
 
     def held(self, text: str) -> int:
-        """How many characters at the end might be the beginning of a stop string: not to be sent yet."""
+        """Return how many characters at the end might begin a stop string and must not be sent yet."""
         for length in range(min(self._longest - 1, len(text)), 0, -1):
             tail = text[-length:]
             if any(stop.startswith(tail) for stop in self._stops):

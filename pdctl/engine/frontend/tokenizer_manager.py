@@ -58,14 +58,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pdctl.engine")
 HEALTH_PREFIX = "HEALTH_CHECK"  # sglang: requests with such a rid leave no INFO line
-# Beyond the longest silence the scheduler's own deadlines allow, a rank that says nothing is taken to be stuck.
+# Seconds beyond the scheduler's own deadlines after which a silent rank is taken to be stuck.
 SILENCE_MARGIN = 60.0
 SILENCE_CHECK = 5.0
-ABANDONED_AT_ONCE = 64  # requests of one call that ends
-SWITCH_LOOK = 0.05  # seconds between looks whether a role switch is over
-PACE_WINDOW = 30.0  # seconds that are looked back on
+ABANDONED_AT_ONCE = 64  # requests of one call that end in the same turn
+SWITCH_LOOK = 0.05  # seconds between checks whether a role switch is over
+PACE_WINDOW = 30.0  # seconds of history that count
 PACE_ENDS = 1024  # ends remembered
-PACE_UNKNOWN = 5  # seconds, where nothing has ended in the window
+PACE_UNKNOWN = 5  # seconds, if nothing has ended in the window
 PACE_LONGEST = 60
 
 
@@ -97,15 +97,15 @@ class TokenizerManager:
         self._pace = Pace()
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
-        self._counted = args.dispatches and resolve(args) in LEAST_LOADED  # the DP controller counts what is at hand
+        self._counted = args.dispatches and resolve(args) in LEAST_LOADED  # the DP controller counts open requests
         self._heard: asyncio.Event = asyncio.Event()
         self.heard_at = time.monotonic()
         self._reach_tokens = fault_points.raiser("thread.detokenizer")
         self.status = EngineStatus.STARTING
-        self.mode = args.disaggregation_mode  # as it is now: a role switch changes it
+        self.mode = args.disaggregation_mode  # the current one: a role switch changes it
 
     def open(self, ipc_dir: Path) -> None:
-        """Bind the reply socket and connect to the scheduler, or to the DP controller in front of several."""
+        """Bind the reply socket and connect to the scheduler, or to the DP controller of several."""
         self._loop = asyncio.get_running_loop()
         self._socket = SchedulerSocket(self._args, ipc_dir, self._receive, self._ranks.lose)
         self._watch = self._loop.create_task(self._watch_silence())
@@ -138,7 +138,7 @@ class TokenizerManager:
             self._ranks.on_died(reply)
 
     def _deliver_or_fail(self, tokens: Tokens, now: float) -> None:
-        """One of the few places that catch everything: these are tokens of one request, and all others wait behind."""
+        """Deliver tokens. One of the few places that catch everything: an error may end one request, not all others."""
         pending = self._table.get(tokens.rid)
         try:
             self._deliver(tokens, now)
@@ -148,7 +148,7 @@ class TokenizerManager:
                 self._break_off(pending, f"the detokenizer failed on {in_words(error)}")
 
     def _break_off(self, pending: Pending, reason: str) -> None:
-        """End one request whose state may be spoilt: nothing is asked of it any more."""
+        """End one request whose state may be corrupt, without using that state again."""
         rid = pending.job.rid
         self.send(AbortRequest(rid, exact=True))
         if self._table.pop(rid, None) is not None:
@@ -203,14 +203,14 @@ class TokenizerManager:
         self._note(pending, "Finish: obj=%s, out=%s", pending.job.describe, out)
 
     def _note(self, pending: Pending, message: str, *values: object) -> None:
-        """SGLang's request lines; health checks leave none at INFO."""
+        """Write SGLang's request lines; those of health checks only at DEBUG."""
         log.log(logging.DEBUG if _is_health(pending) else logging.INFO, message, *values)
 
     def send(self, request: Request) -> None:
         self._socket.send(request)
 
     async def submit(self, jobs: tuple[GenerationJob, ...], stream: bool, traceparent: str = "") -> RequestGroup:
-        """Hand jobs to the scheduler. Raises HttpRefusal if not serving, if the queue is full, or for a rid in use."""
+        """Hand jobs to the scheduler. Raise HttpRefusal if not serving, if the queue is full, or for a rid in use."""
         self.admit(len(jobs))
         for job in jobs:
             if job.rid in self._table:
@@ -221,7 +221,7 @@ class TokenizerManager:
         turns = Turns()
         try:
             for member in group.members:
-                if member.finish is None:  # else it was ended meanwhile, and the scheduler need not know of it
+                if member.finish is None:  # otherwise it has ended, and the scheduler need not learn of it
                     self._dispatch(member)
                 await turns.after(len(member.job.message.input_ids))
         except asyncio.CancelledError:
@@ -230,7 +230,7 @@ class TokenizerManager:
         return group
 
     def admit(self, count: int = 1) -> None:
-        """Raises HttpRefusal (503) when `count` more requests cannot be taken now."""
+        """Raise HttpRefusal (503) if `count` more requests cannot be taken now."""
         if self.status is not EngineStatus.UP:
             words = {
                 EngineStatus.STARTING: "The engine is still starting; GET /ready shows what it waits for.",
@@ -257,7 +257,7 @@ class TokenizerManager:
         now = steady_clock.now()
         for member in group.members:
             self._table[member.job.rid] = member
-            member.clock.dispatched = now  # silence of the scheduler counts from here
+            member.clock.dispatched = now  # the scheduler's silence is measured from here
         return group
 
     def _dispatch(self, member: Pending) -> None:
@@ -267,9 +267,9 @@ class TokenizerManager:
         self._metrics.received(member)
 
     def abandon(self, group: RequestGroup, start: int = 0) -> None:
-        """The client left (or one member failed): end what is left of the call and tell the scheduler at once.
+        """End what is left of a call whose client left or whose member failed, and tell the scheduler at once.
 
-        Of thousands only the first end at once, the others in turns with everything else.
+        Of thousands of requests only the first end at once, the others in later turns of the event loop.
         """
         group.gone = True
         self._end(group.members[start : start + ABANDONED_AT_ONCE], GONE)
@@ -285,13 +285,13 @@ class TokenizerManager:
                 pending.group.note(pending, ended=True)
 
     def die(self, reason: str) -> None:
-        """No scheduler answers any more: refuse everything from here on, and end what waits, with a reason."""
+        """Refuse everything from now on and end all requests with `reason`: no scheduler answers any more."""
         self.status = EngineStatus.DEAD
         self.fail_questions(reason)
         self.end_all(reason)
 
     def fail_questions(self, reason: str) -> None:
-        """End every wait for an answer of the schedulers; a health check that waits for a word of theirs fails."""
+        """End every wait for the schedulers' answers; a health check that waits for a sign of life fails."""
         for questions in (self._reports, self._rooms, self._flushes, self._switches):
             questions.fail(reason)
         self._heard.set()
@@ -303,7 +303,7 @@ class TokenizerManager:
     def abort(self, rid: str, everything: bool, exact: bool = False) -> int:
         """Ask the scheduler to abort by rid prefix (sglang's rule); the requests end when it answers.
 
-        `exact`: only the call that has this rid; the parts of a batch are rid_0, rid_1, …
+        Return how many match. `exact`: only the call that has this rid; the parts of a batch are rid_0, rid_1, …
         """
         if exact:
             parts = [name for name in self._table if name == rid or (name.startswith(f"{rid}_") and _part(rid, name))]
@@ -321,7 +321,7 @@ class TokenizerManager:
         return len(matching)
 
     async def drained(self, seconds: float) -> bool:
-        """Whether every request ended within `seconds`."""
+        """Wait up to `seconds` for all requests to end; return whether they did."""
         if not self._table:
             return True
         try:
@@ -335,7 +335,7 @@ class TokenizerManager:
         return len(self._table)
 
     async def reports(self, seconds: float) -> list[SchedulerReport]:
-        """One from every DP replica, in rank order. Raises HttpRefusal (504) when one does not answer in time."""
+        """Return one from every DP replica, in rank order. Raise HttpRefusal (504) if one does not answer in time."""
         return sorted(await self._reports.ask(Ask, seconds), key=lambda report: report.dp_rank)
 
     async def rooms(self, seconds: float) -> list[Rooms]:
@@ -347,11 +347,11 @@ class TokenizerManager:
         return await self._flushes.ask(Flush, seconds)
 
     async def switch(self, role: str, commit: bool, seconds: float) -> list[Switched]:
-        """As `flush`: one from every DP group."""
+        """As `flush`, from every DP group."""
         return await self._switches.ask(lambda name: SwitchRole(name, role, commit), seconds)
 
     def become(self, mode: str) -> None:
-        """The ranks have another role: what counts and traces requests follows."""
+        """Take note of the ranks' new role, for metrics and traces too."""
         self.mode = self._metrics.mode = mode
         if self._spans is not None:
             self._spans.role = mode
@@ -373,7 +373,7 @@ class TokenizerManager:
         return group
 
     async def healthy(self, seconds: float) -> bool:
-        """sglang's rule: any word from the scheduler after the probe was sent counts, so a busy engine is healthy."""
+        """sglang's rule: any message from the scheduler after the probe is sent counts, so a busy engine is healthy."""
         self._heard.clear()
         group = self.probe()
         try:
@@ -384,13 +384,13 @@ class TokenizerManager:
         return self.status is not EngineStatus.DEAD
 
     async def wait_for_role_switch(self, seconds: float) -> None:
-        """Until a role switch under way is over, or `seconds` have passed: a probe may not fall into it."""
+        """Wait up to `seconds` for a running role switch to end: no probe may be sent during one."""
         deadline = time.monotonic() + seconds
         while self.status is EngineStatus.SWITCHING and time.monotonic() < deadline:
             await asyncio.sleep(SWITCH_LOOK)
 
     async def _watch_silence(self) -> None:
-        """The last line of defence: a rank that lives and says nothing must not keep clients waiting for ever."""
+        """The last line of defence: a rank that is alive but silent must not keep clients waiting forever."""
         longest = self._args.bootstrap_timeout + self._args.waiting_timeout + SILENCE_MARGIN
         reach = fault_points.raiser("thread.silence-watch")
         while True:
@@ -416,18 +416,18 @@ def _is_health(pending: Pending) -> bool:
 
 
 class Pace:
-    """How fast requests leave an instance, and so when a full queue has room again: the Retry-After of its 503."""
+    """Measures how fast requests leave an instance, to estimate when a full queue has room: the 503's Retry-After."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
         self._ends: deque[float] = deque(maxlen=PACE_ENDS)
 
     def ended(self) -> None:
-        """A request has left."""
+        """Note that a request has left."""
         self._ends.append(time.monotonic())
 
     def seconds_until(self, ends: int) -> int:
-        """Whole seconds until `ends` more requests have left at the pace of the last PACE_WINDOW; at least 1."""
+        """Return the whole seconds, at least 1, until `ends` more requests have left at the pace of PACE_WINDOW."""
         now = time.monotonic()
         while self._ends and self._ends[0] < now - PACE_WINDOW:
             self._ends.popleft()

@@ -1,1 +1,1 @@
-"""How the processes of an instance talk to each other: sockets, their keys, frames and messages."""
+"""How the processes of an instance communicate: sockets, their keys, frames and messages."""

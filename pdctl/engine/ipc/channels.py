@@ -1,13 +1,13 @@
 """Where the processes of one instance listen: private ipc:// sockets on one node, TCP ports of the plan on several.
 
-sglang 0.5.23 `PortArgs`: the block D, B … of the port plan. What has no number in the plan (every rank's own sockets)
-is bound to a free port and told to the others at the meeting (engine/cluster/rendezvous.py).
+The ports are those of sglang 0.5.23 `PortArgs`: the block D, B … of the port plan. Sockets without a port in the plan
+(each rank's own) are bound to free ports, which the ranks exchange at the meeting (engine/cluster/rendezvous.py).
 
-On several nodes the sockets have CURVE keys: whoever does not know the deployment's secret gets no frame through. Every
-listening socket has one key pair, which follows from the secret. A peer must know the public half before it connects,
-and that half is never sent: the handshake fails for everybody else, in libzmq, before a byte reaches this process's
-decoders. Frames are encrypted and authenticated with keys of the connection (libsodium) and counted, so that none can
-be repeated, left out, or used on another connection (http://rfc.zeromq.org/spec:26).
+On several nodes the sockets have CURVE keys: without the deployment secret, no frame gets through. Every listening
+socket has the same key pair, which is derived from the secret. A peer must know the public half before it connects, and
+that half is never sent: for anyone else the handshake fails in libzmq, before a byte reaches this process's decoders.
+Frames are encrypted and authenticated with keys of the connection (libsodium) and counted, so that none can be
+replayed, dropped, or used on another connection (http://rfc.zeromq.org/spec:26).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Line(NamedTuple):
-    """One rank's sockets. `input` takes the requests of a DP group, at its leader; `wake` is the world leader's."""
+    """One rank's addresses. `input`, of a leader, takes the requests of its DP group; `wake` is the world leader's."""
 
     step: str
     input: str = ""
@@ -43,7 +43,7 @@ class Line(NamedTuple):
 
 
 class Channels(NamedTuple):
-    """`meeting` and `nodes` are "" where the instance has one node: every address is known before."""
+    """`meeting` and `nodes` are empty if the instance has one node: all addresses are then known beforehand."""
 
     tokenizer: str
     controller: str
@@ -67,16 +67,16 @@ class Channels(NamedTuple):
 
 
 def keys_of(channels: Channels) -> SocketKeys | None:
-    """What the sockets between the processes of an instance ask of each other.
+    """Return the keys of the sockets between the processes of an instance, or None.
 
-    Over TCP the deployment secret, where there is one. On one node they lie in a directory that only its user may
-    enter (mode 0700), and that is gone before the instance serves.
+    Over TCP they come from the deployment secret, if there is one. On one node the sockets need none: they are in a
+    directory that only its user may enter (mode 0700), and that is removed before the instance serves.
     """
     return SocketKeys.of(DeploymentSecret.from_environment(os.environ)) if channels.meeting else None
 
 
 def local_line(ipc_dir: Path, replica: int, rank: RankPlace) -> Line:
-    """The sockets of a rank whose instance has one node."""
+    """Return the sockets of a rank whose instance has one node."""
     return Line(
         f"ipc://{ipc_dir}/step-{replica}-{rank.world_rank}",
         local_input(ipc_dir, rank),
@@ -89,13 +89,13 @@ def local_input(ipc_dir: Path, rank: RankPlace) -> str:
 
 
 def dist_address(args: ServerArgs) -> tuple[str, int]:
-    """Host and port of --dist-init-addr, which `args.refuse` has looked at."""
+    """Return host and port of --dist-init-addr, which `engine_flags.first_problem` has checked."""
     host, _, port = (args.dist_init_addr or "").rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def own_ip(towards: str) -> str:
-    """The address of this machine that faces `towards`: the other nodes reach this one there."""
+    """Return the address of this machine on the way to `towards`: there the other nodes reach it."""
     family, _, _, _, address = look_up(towards, 9, kind=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(address)  # sends nothing: a datagram socket only picks its interface
@@ -103,7 +103,7 @@ def own_ip(towards: str) -> str:
 
 
 PURPOSE = "zmq curve"
-# Why a connection that two of pdctl's own processes make does not come about, in the words of both sides.
+# Why a connection between two of pdctl's own processes fails, in the same words on both sides.
 NOT_ALIKE = (
     f"the two do not hold the same deployment secret; give both the same file in {ENV}, or neither "
     "(launch --no-deployment-secret)"
@@ -122,7 +122,7 @@ class SocketKeys:
 
     @classmethod
     def of(cls, secret: DeploymentSecret | None) -> SocketKeys | None:
-        """None without a secret: then sockets ask for none. Raise UsageError if this libzmq knows no CURVE."""
+        """Return None without a secret: sockets then need no keys. Raise UsageError if this libzmq has no CURVE."""
         if secret is None:
             return None
         if not zmq.has("curve"):
@@ -139,7 +139,7 @@ class SocketKeys:
         socket.setsockopt(zmq.CURVE_SECRETKEY, self.private)
 
     def dial(self, socket: Socket) -> None:
-        """Before `connect`; the key pair of this end is made anew."""
+        """Give `socket` the public key and a new key pair of its own. Call it before `connect`."""
         public, private = zmq.curve_keypair()
         socket.setsockopt(zmq.CURVE_SERVERKEY, self.public)
         socket.setsockopt(zmq.CURVE_PUBLICKEY, public)

@@ -16,8 +16,8 @@ HEADER = 4
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-# What msgspec raises on bytes that are no message. Text that is no UTF-8 raises a ValueError that is not msgspec's; the
-# checks of a struct may raise the others, on numbers and sizes that are claims of whoever sent them.
+# What msgspec raises on bytes that are not a message. Text that is not UTF-8 raises a ValueError that is not msgspec's;
+# the checks of a struct may raise the others, on numbers and sizes that the sender claims.
 MALFORMED = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError, MemoryError)
 
 
@@ -41,7 +41,7 @@ class Codec(Generic[T]):
         return self._header + self._encoder.encode(message)
 
     def decode(self, frame: bytes | memoryview) -> T:
-        """The struct in `frame`. Raises FrameError: too large, foreign header, other version, or a malformed body."""
+        """Return the struct in `frame`. Raise FrameError for a wrong size, header or version, or a malformed body."""
         size = len(frame)
         if size > self.max_bytes:
             raise FrameError(f"{self.name}: frame of {size} bytes is over the limit of {self.max_bytes}")
@@ -57,7 +57,7 @@ class Codec(Generic[T]):
 
 
 def _as_list(value: object) -> object:
-    """An array of numbers is encoded as a list; raises TypeError for other things that msgpack does not have."""
+    """Return an array of numbers as a list; raise TypeError for other types that msgpack does not have."""
     if isinstance(value, array):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} cannot be encoded")

@@ -1,6 +1,6 @@
-"""uvicorn's protocol with limits: how long and how large a request's head may be, how slow its body, how many clients.
+"""uvicorn's protocol with limits: time and size of a request's head, rate of its body, number of clients.
 
-uvicorn 0.4x waits for the rest of a head without end and keeps every header it gets.
+uvicorn 0.4x waits forever for the rest of a head, and keeps every header it gets.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from uvicorn.server import ServerState
 
 MAX_HEAD = 64 << 10  # bytes of request line and headers
-MAX_TARGET = 8000  # bytes of a path and its query: what RFC 9112, 3, wants understood at least
+MAX_TARGET = 8000  # bytes of a path and its query: the least that RFC 9112, 3, wants supported
 HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")  # RFC 3986, 3.2.2 and 3.2.3; empty where a target has no host
-MAX_FRAMING = 64 << 10  # bytes of chunk sizes, extensions and trailers that a body may have beyond its own number
-PATIENCE = 60.0  # seconds for a head; for a body on top of its time at MIN_RATE
+MAX_FRAMING = 64 << 10  # bytes of chunk sizes, extensions and trailers that a body may have beyond its own size
+PATIENCE = 60.0  # seconds for a head; for a body, in addition to its time at MIN_RATE
 MIN_RATE = 64 << 10  # bytes per second
-MAX_CONNECTIONS, SHARE = 4096, 2  # of one address a half
+MAX_CONNECTIONS, SHARE = 4096, 2  # one address may hold half of them
 refusals = LogRate(logging.getLogger("pdctl.engine"))
 
 
 class HeadRefusal:
-    """An ASGI application with one answer, and the end of the connection."""
+    """An ASGI application that gives one answer and ends the connection."""
 
     def __init__(self, status: int, reason: str) -> None:
         self._status = status
@@ -50,7 +50,7 @@ class HeadRefusal:
 
 
 class Outgoing:
-    """A transport on which an answer to a client that has left goes nowhere: uvloop's own raises once it is closed."""
+    """A transport that drops answers to a client that has left: uvloop's own raises once it is closed."""
 
     __slots__ = ("_transport",)
 
@@ -66,7 +66,7 @@ class Outgoing:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """`held` is shared by the connections of one process: how many each address has."""
+    """`held` is shared by all connections of the process, and counts those of each address."""
 
     held: ClassVar[Counter[str]] = Counter()
     patience: ClassVar[float] = PATIENCE
@@ -82,11 +82,11 @@ class BoundedProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._timer: asyncio.TimerHandle | None = None
-        self._head = 0  # bytes of a head that is not whole
+        self._head = 0  # bytes of an incomplete head
         self._in_head = True
-        self._wire = self._body = 0  # bytes of a body that is not whole: as they come, and without the chunks' framing
+        self._wire = self._body = 0  # bytes of an incomplete body: as received, and without chunk framing
         self._peer = ""
-        self._asked: list[RequestResponseCycle] = []  # whose answer is not whole, oldest first
+        self._asked: list[RequestResponseCycle] = []  # those without a complete answer, oldest first
 
     @classmethod
     def limit(cls, most: int) -> None:
@@ -117,7 +117,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 del self.held[self._peer]
             self._peer = ""
         super().connection_lost(exc)
-        # uvicorn tells the newest request alone; of several sent at once (pipelined) the first is the one that runs.
+        # uvicorn notifies only the newest request; of several sent at once (pipelined) the first is the one that runs.
         for cycle in self._asked:
             if not cycle.response_complete:
                 cycle.disconnected = True
@@ -135,11 +135,11 @@ class BoundedProtocol(HttpToolsProtocol):
         elif (
             not self._in_head and self._wire - self._body > self._body + MAX_FRAMING and not self.transport.is_closing()
         ):
-            # A request is under way, so that an answer would come in its place.
+            # A request is running: an error sent now would be taken for its answer.
             self.transport.abort()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # a trailer is no header: the guard has judged the request by those
+        if self._in_head:  # trailers are ignored: access was decided by the headers
             super().on_header(name, value)
 
     def on_body(self, body: bytes) -> None:
@@ -165,11 +165,11 @@ class BoundedProtocol(HttpToolsProtocol):
             self._asked.append(self.cycle)
 
     def _refusal(self) -> HeadRefusal | None:
-        """The application that answers a head which no route should see; None for any other."""
+        """Return the application that answers a head that no route should see; None for any other head."""
         hosts = [value for name, value in self.headers if name == b"host"]
         if len(self.url) > MAX_TARGET:
             return HeadRefusal(414, f"The request's target is longer than {MAX_TARGET} bytes.")
-        if len(hosts) > 1:  # RFC 9112, 3.2, as what follows
+        if len(hosts) > 1:  # RFC 9112, 3.2, like the checks below
             return HeadRefusal(400, f"The request has {len(hosts)} Host headers.")
         if not hosts and self.parser.get_http_version() == "1.1":
             return HeadRefusal(400, "The request has no Host header.")
@@ -183,7 +183,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def _expect(self, seconds: float) -> None:
-        """What has begun is whole within `seconds`, or the connection ends."""
+        """End the connection unless the head or body that has begun is complete within `seconds`."""
         self._unexpect()
         self._timer = self.loop.call_later(seconds, self._late)
 
@@ -199,7 +199,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def _idle(one: object, peer: str) -> bool:
-    """Whether `one` is a connection of `peer` on which nobody waits for an answer."""
+    """Return whether `one` is a connection of `peer` on which no request waits for an answer."""
     if not isinstance(one, BoundedProtocol) or one._peer != peer:
         return False
     return one.cycle is None or one.cycle.response_complete

@@ -1,7 +1,7 @@
-"""What the tokenizer manager and the scheduler ranks say to each other (sglang 0.5.23 srt/managers/io_struct.py).
+"""The messages between the tokenizer manager and the scheduler ranks (sglang 0.5.23 srt/managers/io_struct.py).
 
-`request_codec` runs tokenizer manager → scheduler rank 0 (through the DP controller when there is one);
-`reply_codec` runs back. Times are `clock.now()` seconds.
+`request_codec` is for the way from the tokenizer manager to scheduler rank 0 (through the DP controller if there is
+one), `reply_codec` for the way back. Times are in seconds of `steady_clock.now()`.
 """
 
 from __future__ import annotations
@@ -63,24 +63,24 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
 
 
 class AskRooms(msgspec.Struct, frozen=True, tag="ask_rooms"):
-    """Ask which rooms live here, and what each waits for."""
+    """Ask which requests have not ended, and what each waits for."""
 
     id: str
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
-    """Leave after the requests at hand are done, or at once."""
+    """Exit when the current requests are done, or at once."""
 
     now: bool = False
 
 
-# sglang's words for why an instance cannot take another role; controllers look for the first.
+# sglang's reasons why an instance cannot switch roles; controllers match the first.
 NOT_IDLE = "instance is not idle; drain all requests before switching"
 UNHEALTHY = "instance is unhealthy after a failed role switch; restart required"
 
 
 class SwitchRole(msgspec.Struct, frozen=True, tag="switch_role"):
-    """Say whether this DP group could become a `role` now; with `commit`, become it."""
+    """Ask whether this DP group could take `role` now; with `commit`, make it do so."""
 
     id: str
     role: str
@@ -108,13 +108,13 @@ class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Meta(msgspec.Struct, frozen=True):
-    """Facts about a finished request, for `meta_info`. Seconds; bytes."""
+    """Facts about a finished request, for `meta_info`. Times in seconds, sizes in bytes."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
     retractions: int = 0
-    retracted_output_tokens: int = 0  # said before each retraction
+    retracted_output_tokens: int = 0  # generated before each retraction, in all
     prefill_retries: int = 0  # optimistic prefills begun again
     queue_time: float = 0.0
     bootstrap_time: float = 0.0
@@ -132,14 +132,14 @@ class Meta(msgspec.Struct, frozen=True):
 
 
 class Drained(msgspec.Struct, frozen=True):
-    """A decode has its pages of a failed room back. `outcome` is sglang's: drained | timeout."""
+    """A decode has got its pages of a failed room back. `outcome` is sglang's: drained | timeout."""
 
     seconds: float
     outcome: str
 
 
 class Tokens(msgspec.Struct, frozen=True, tag="tokens"):
-    """New output tokens of one request; `finish` is set on the last one. Only `drained` may still follow that."""
+    """New output tokens of one request; `finish` is set in the last message. Only `drained` may follow that."""
 
     rid: str
     ids: list[int]
@@ -167,7 +167,7 @@ class SchedulerReport(msgspec.Struct, frozen=True, tag="report"):
 
 
 class LiveRoom(msgspec.Struct, frozen=True):
-    """One request that has not ended: `queue` under sglang's names, `state` a KVPoll, or empty. Seconds."""
+    """One request that has not ended. `queue` is sglang's name, `state` a KVPoll or empty, `age` in seconds."""
 
     room: int
     rid: str
@@ -196,7 +196,7 @@ class Flushed(msgspec.Struct, frozen=True, tag="flushed"):
 
 
 class Switched(msgspec.Struct, frozen=True, tag="switched"):
-    """Answer to SwitchRole for one DP group, agreed on by its ranks. `safe`: it still serves as it did."""
+    """Answer to SwitchRole for one DP group, agreed on by its ranks. `safe`: the group still serves as before."""
 
     id: str
     dp_rank: int
@@ -225,7 +225,7 @@ class StartupStage(msgspec.Struct, frozen=True, tag="stage"):
 
 
 class Died(msgspec.Struct, frozen=True, tag="died"):
-    """Sent by a process that cannot go on: why. `who`: where it is no rank."""
+    """Sent by a process that cannot go on, with the reason. `who` names it if it is not a rank."""
 
     tp_rank: int
     dp_rank: int

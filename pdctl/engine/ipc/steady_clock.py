@@ -1,7 +1,7 @@
-"""The time of day as durations need it: set once at the start of the process, and never stepped after that.
+"""A time of day that is safe for durations: set once at the start of the process, and never stepped after that.
 
-Whoever sets the host's clock by an hour moves no deadline and no latency; what is shown as a time of day is off by
-that hour until the process starts again.
+If the host's clock is set forward by an hour, no deadline and no latency changes; times of day are off by that hour
+until the process is restarted.
 """
 
 from __future__ import annotations
@@ -12,5 +12,5 @@ _START = time.time() - time.monotonic()
 
 
 def now() -> float:
-    """Seconds since the epoch; only ever grows."""
+    """Return seconds since the epoch, which only ever grow."""
     return _START + time.monotonic()

@@ -1,6 +1,6 @@
 """A prefill instance's bootstrap server: which rank listens where. Answers as sglang 0.5.23's CommonKVBootstrapServer.
 
-Lives in the event loop of the HTTP process, on a port of its own; uvicorn's protocol reads and writes HTTP. Where
+Runs in the event loop of the HTTP process, on a port of its own; uvicorn's protocol reads and writes HTTP. Where
 SGLang crashes on a body (HTTP 500) this one says which field is wrong (400); a re-registered rank is not counted twice.
 """
 
@@ -38,27 +38,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pdctl.engine")
 
-CLEANUP_INTERVAL = 120.0  # seconds; an announced DP rank lives between one and two of these
+CLEANUP_INTERVAL = 120.0  # seconds; an announced DP rank is kept for one to two of these
 CHANGES = frozenset((("PUT", "/route"), ("POST", "/register_dp_rank")))
-MAX_BODY = 64 << 10  # bytes; a rank's row has about 600
-IDLE = 75  # seconds a kept-alive connection may say nothing
-LISTENING_CHECK = 0.5  # seconds between looks whether the server still listens
+MAX_BODY = 64 << 10  # bytes; a rank's row takes about 600
+IDLE = 75  # seconds that a kept-alive connection may be silent
+LISTENING_CHECK = 0.5  # seconds between checks whether the server still listens
 ACCEPTING = 3  # turns of the loop from an accepted connection to its protocol
 SIGNED = SIGNATURE.encode()
 HANG_UP = "pdctl.hang_up"  # in the ASGI scope: end the connection without an answer
 
 
 class BootstrapProtocol(BoundedProtocol):
-    """Decode ranks ask from one short connection each; a host has at most a few dozen ranks."""
+    """Each decode rank asks over one short connection; a host has at most a few dozen ranks."""
 
     held: ClassVar[Counter[str]] = Counter()
-    patience: ClassVar[float] = 10.0  # seconds for a head; a body has as long again
+    patience: ClassVar[float] = 10.0  # seconds for a head, and as many for a body
     most: ClassVar[int] = 1024
     of_one_peer: ClassVar[int] = 256
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.access_log = False  # `access_log=False` of a config would take the handlers of the whole process away
+        self.access_log = False  # `access_log=False` in the config would remove the handlers of the whole process
 
     def on_headers_complete(self) -> None:
         self.scope[HANG_UP] = self.transport.abort  # type: ignore[literal-required]
@@ -73,7 +73,7 @@ class BootstrapServer:
         admission: RegistrationCheck | None = None,
         died: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """`died` hears why when nobody answers on the port any more, though nobody called `stop`."""
+        """`died` is called with the reason if the server ends without a call of `stop`."""
         self._died = died
         self.host = host
         self.port = port
@@ -94,11 +94,11 @@ class BootstrapServer:
 
     @property
     def registered(self) -> tuple[int, int]:
-        """Ranks that are there and ranks that must be; (0, 0) before the first one says how many."""
+        """Numbers of registered and of expected ranks; (0, 0) until the first one has said how many there are."""
         return self.table.registered
 
     async def start(self) -> None:
-        """Raises LaunchError naming the port when it cannot be had: an instance without this server serves nobody."""
+        """Listen. Raise LaunchError naming the port if that fails: an instance without this server serves no one."""
         try:
             self._server = await asyncio.get_running_loop().create_server(self.protocol, self.host, self.port)
         except OSError as error:
@@ -133,9 +133,9 @@ class BootstrapServer:
         self._server = self._cleaner = self._watch = None
 
     async def _stop_listening(self) -> None:
-        """A connection accepted in this very turn of the loop must have its protocol before the server closes.
+        """Stop accepting, and let a connection accepted in this turn of the loop get its protocol before closing.
 
-        asyncio (CPython 3.10 to 3.13) fails on it otherwise, and leaves its socket open.
+        Otherwise asyncio (CPython 3.10 to 3.13) fails on that connection, and leaves its socket open.
         """
         loop = asyncio.get_running_loop()
         for listening in self._server.sockets if self._server else ():
@@ -144,11 +144,11 @@ class BootstrapServer:
             await asyncio.sleep(0)
 
     def protocol(self) -> BootstrapProtocol:
-        """What serves one connection; call it on the server's loop."""
+        """Return the protocol of one connection; call it on the server's loop."""
         return BootstrapProtocol(self._config, self._state, {})
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One HTTP request, as ASGI has it."""
+        """Serve one HTTP request (ASGI)."""
         body = await _read(receive)
         if body is None:
             return  # the client has left
@@ -166,7 +166,7 @@ class BootstrapServer:
         await send({"type": "http.response.body", "body": given.body})
 
     async def _watch_listening(self) -> None:
-        """Ends when the server does not listen any more."""
+        """Return when the server no longer listens."""
         reach = raiser("thread.bootstrap-server")
         while self._server is not None and self._server.is_serving():
             await asyncio.sleep(LISTENING_CHECK)
@@ -181,7 +181,7 @@ class BootstrapServer:
                 log.debug("Cleaned up %d expired entries from room_to_dp_rank", dropped)
 
     def answer(self, request: BootstrapRequest) -> BootstrapResponse:
-        """One request, one answer."""
+        """Return the answer to one request."""
         path, method = request.path, request.method
         if (method, path) in CHANGES:
             refused = self._refused(request)
@@ -203,7 +203,7 @@ class BootstrapServer:
         return text(404, "404: Not Found")
 
     def _refused(self, request: BootstrapRequest) -> BootstrapResponse | None:
-        """The answer to a stranger's change, before its body is looked at."""
+        """Return the answer that refuses a stranger's change, without parsing its body; None to let it pass."""
         unsigned = self._admission.unsigned(request)
         if unsigned:
             return text(401, unsigned)
@@ -214,7 +214,7 @@ class BootstrapServer:
 
 
 async def _read(receive: Receive) -> bytes | None:
-    """The body; of one that is too long no more than shows that it is. None: the client has left."""
+    """Return the body, or only enough of it to show that it is too long; None if the client has left."""
     body = b""
     while len(body) <= MAX_BODY:
         message: Message = await receive()
@@ -243,7 +243,7 @@ def _request(scope: Scope, body: bytes) -> BootstrapRequest:
 
 
 def _query(raw: str) -> dict[str, str]:
-    """The first value of each name, as aiohttp's `query.get` gives."""
+    """Return the first value of each name, as aiohttp's `query.get` does."""
     found: dict[str, str] = {}
     for name, value in parse_qsl(raw, keep_blank_values=True):
         found.setdefault(name, value)

@@ -1,4 +1,4 @@
-"""The decode ranks a prefill rank serves: of each its socket, its pool, and each room's pages in it."""
+"""The decode ranks that a prefill rank serves: the socket and pool of each, and each room's pages in the pool."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pdctl.engine")
 
-MAX_CHECKED_PAGES = MAX_FRAME // 16  # a frame has room for these with 8 bytes each; a longer room goes unchecked
-MAX_SESSIONS = 1024  # one's link holds four file descriptors and three ZMQ sockets, its mapped pool (shm) one more
-PER_ENDPOINT = 64  # a decode rank keeps one for each prefill rank and DP group, and one more while it registers anew
+MAX_CHECKED_PAGES = MAX_FRAME // 16  # as many as fit into a frame with 8 bytes each; longer rooms are not checked
+MAX_SESSIONS = 1024  # the link of each has four file descriptors and three ZMQ sockets, its mapped pool (shm) one more
+PER_ENDPOINT = 64  # a decode rank has one for each prefill rank and DP group, and one more while it registers again
 FEWEST_SESSIONS = 16
 FILES_EACH = 6
 FILES_ELSEWHERE = 256  # file descriptors of this process for everything else
@@ -48,10 +48,10 @@ FILES_ELSEWHERE = 256  # file descriptors of this process for everything else
 
 @dataclass(slots=True, eq=False)
 class DecodeSession:
-    """One decode rank's life, from its registration to the loss of its connection.
+    """One decode rank, from its registration to the loss of its connection.
 
-    `plan` is None where other ranks write everything: rooms are counted and answered, and no byte moves. `speaks`:
-    the first token goes to this decode rank from here.
+    `plan` is None if other ranks write everything: rooms are then counted and answered, but nothing is written.
+    `speaks`: this prefill rank sends the first token to that decode rank.
     """
 
     id: str
@@ -87,7 +87,7 @@ class RegistrationRefusal(NamedTuple):
 
 
 def refusal(context: RankContext, instance: str, message: RegisterKvArgs) -> RegistrationRefusal | None:
-    """Why this decode cannot be served, with both shapes; None when it can."""
+    """Return why this decode cannot be served, with both shapes; None if it can."""
     if message.instance not in ("", instance):
         text = f"this is prefill rank {instance}, not {message.instance} that the bootstrap server named"
         return RegistrationRefusal(FailureCode.STALE_ENDPOINT, text)
@@ -103,7 +103,7 @@ def refusal(context: RankContext, instance: str, message: RegisterKvArgs) -> Reg
 
 
 def planned(context: RankContext, message: RegisterKvArgs) -> TransferPlan | None:
-    """What goes to this decode; None for nothing. Raises TransferError where the pools do not hold what they should."""
+    """Return what goes to this decode, None for nothing. Raise TransferError if the pools do not fit each other."""
     found = piece(context.shape.kv_model, context.shape.seat, message.shape.seat)
     if found is None:
         return None
@@ -122,9 +122,9 @@ def planned(context: RankContext, message: RegisterKvArgs) -> TransferPlan | Non
 def open_session(
     context: RankContext, instance: str, make_room: Callable[[str], str], message: RegisterKvArgs
 ) -> DecodeSession | None:
-    """Answer a registration. None when it was refused; the decode then knows why, in the same words as our log.
+    """Answer a registration; return None if it is refused. The decode is told why, in the same words as our log.
 
-    `make_room` says why one more session of an endpoint does not fit; it is empty where it does.
+    `make_room` returns why one more session of an endpoint does not fit, or an empty string if it does.
     """
     refused, plan = refusal(context, instance, message), None
     if refused is None:
@@ -170,7 +170,7 @@ def _answer(context: RankContext, session: str, refused: RegistrationRefusal | N
 
 
 def capacity() -> int:
-    """MAX_SESSIONS, or fewer, with a word in the log, where this process may not open the files for so many."""
+    """Return MAX_SESSIONS, or fewer, with a warning, if this process may not open enough files for that many."""
     files, needed = open_files.limit(), FILES_ELSEWHERE + FILES_EACH * MAX_SESSIONS
     if files >= needed:
         return MAX_SESSIONS
@@ -183,7 +183,7 @@ def capacity() -> int:
 
 
 class SessionTable:
-    """In the order of their last use; the one that is idle for longest leaves for a new one."""
+    """Sessions in order of last use; the one that has been idle for longest makes room for a new one."""
 
     def __init__(self, most: int | None = None, per_endpoint: int = PER_ENDPOINT) -> None:
         self._most = capacity() if most is None else most
@@ -205,7 +205,7 @@ class SessionTable:
         return self._by_link.get(link)
 
     def use(self, session: str) -> DecodeSession | None:
-        """The session, which now is the one used last."""
+        """Return the session, and mark it as the one used last."""
         found = self._kept.get(session)
         if found is not None:
             self._kept.move_to_end(session)
@@ -231,7 +231,7 @@ class SessionTable:
     def make_room(
         self, endpoint: str, idle: Callable[[DecodeSession], bool], evict: Callable[[DecodeSession], None]
     ) -> str:
-        """Evict an idle session where one more of `endpoint` does not fit; why it does not, where all are busy."""
+        """Evict an idle session if one more of `endpoint` does not fit; return why it does not if all are busy."""
         same = self._by_endpoint.get(endpoint, {})
         if len(same) >= self._per_endpoint and not _evicted(same.values(), idle, evict):
             return f"{len(same)} sessions of decode rank {endpoint} have rooms here; one decode rank may have no more"
@@ -277,14 +277,14 @@ class ChunkInFlight:
 
 
 def note_page_list(info: TransferInfo) -> None:
-    """sglang 0.5.3 to 0.5.23, nixl (there at debug level)."""
+    """Log the line of sglang 0.5.3 to 0.5.23 with nixl (there at debug level)."""
     required = info.required_dst_info_num
     log.info("got info room=%d agent_name='%s' required_dst_info_num=%d", info.room, info.session, required)
 
 
 @dataclass(slots=True, eq=False)
 class ChunkDestination:
-    """A dummy takes part in the count and gets nothing. `nbytes`, `chunks` and `descriptors` count what was posted."""
+    """A dummy is counted but gets no data. `nbytes`, `chunks` and `descriptors` count what was posted."""
 
     session: DecodeSession
     info: TransferInfo
@@ -295,7 +295,7 @@ class ChunkDestination:
     posted: list[tuple[Pages, Op]] = field(default_factory=list)  # our pages, in order
 
     def check(self) -> str:
-        """What is wrong with the page list; empty when nothing is."""
+        """Return what is wrong with the page list, or an empty string."""
         try:
             require_pages(f"page list of {self.session.endpoint}", self.pages, self.session.num_pages)
         except TransferError as error:
@@ -304,16 +304,16 @@ class ChunkDestination:
 
     @property
     def expected(self) -> int:
-        """Pages of the whole prompt, those the decode has already among them."""
+        """Pages of the whole prompt, including those that the decode already has."""
         return self.info.decode_prefix_pages + len(self.pages)
 
     def wrong_length(self, sent: int, last: bool) -> bool:
         return sent > self.expected or (last and sent != self.expected)
 
     def post(self, transport: Transport, pages: Pages, first: int) -> Op:
-        """`pages` of ours, of the prompt's those from number `first` on, to the decode's pages for them.
+        """Write our `pages`, which are the prompt's from number `first` on, to the decode's pages for them.
 
-        What the decode has already is left out. Raises TransferError for pages that are none.
+        Pages that the decode already has are left out. Raise TransferError for invalid pages.
         """
         session, prefix = self.session, self.info.decode_prefix_pages
         pages, first = pages[max(0, prefix - first) :], max(0, first - prefix)
@@ -328,7 +328,7 @@ class ChunkDestination:
 
     @property
     def checksums(self) -> Checksums | None:
-        """Once every write has ended."""
+        """The checksums of the pages written, or None; valid once every write has ended."""
         sums = b"".join(op.sums for _, op in self.posted)
         if self.session.plan is None or not sums or len(sums) // 4 > MAX_CHECKED_PAGES:
             return None

@@ -67,7 +67,7 @@ class PrefillManager(KvManager):
         self._watched: set[KvSender] = set()
         self._ended = EndedRooms(config.refusal_ttl)
         self._notices = RoomNotices(self.loop, server_address(config))
-        self.instance = uuid.uuid4().hex  # tells this life of the rank from the one before it at the same address
+        self.instance = uuid.uuid4().hex  # distinguishes this process from an earlier one at the same address
         self._registration = Registration(self.loop, config, self.instance, wake)
 
     def _prepared(self, transport: Transport, config: DisaggConfig) -> Transport:
@@ -83,7 +83,7 @@ class PrefillManager(KvManager):
 
     @property
     def registration_failure(self) -> str:
-        """Why the bootstrap server will never know this rank; empty while there is hope."""
+        """Why this rank will never be registered at the bootstrap server; empty while it still may."""
         return self._registration.failure
 
     @property
@@ -96,7 +96,7 @@ class PrefillManager(KvManager):
         self.loop.call(self._registration.begin)
 
     def sender(self, room: int, rid: str, bootstrap_host: str = "", dp_rank: int | None = None) -> Sender:
-        """`dp_rank`: the prefill's, when the request names it, so that the decode knows it too."""
+        """Return the room's sender. `dp_rank`: the prefill's, if the request names it, so that the decode knows it."""
         if self.config.is_fake(bootstrap_host):
             return FakeSender(room, rid)
         sender = KvSender(room, rid, self.prefill_rank, self.context, self)
@@ -136,7 +136,7 @@ class PrefillManager(KvManager):
             self._hand_over(sender, info, said=True)
 
     def _conflict(self, room: int, named: int | None) -> Failure | None:
-        """The decode looks for the room at the DP rank it was told, or at room % dp_size: anywhere else is in vain."""
+        """Return a failure if the decode looks for the room elsewhere: it asks the named DP rank, or room % dp_size."""
         config = self.config
         if named is not None:
             due, why = named, f"disagg_prefill_dp_rank of bootstrap_room {room} is {named}."
@@ -149,13 +149,13 @@ class PrefillManager(KvManager):
             return None
         text = f"follow_bootstrap_room conflict: dispatched to dp_rank {config.dp_group} but {why}"
         failure = failures.failure_of(FailureCode.DP_CONFLICT, text)
-        # The page list goes to the other DP rank, which would wait for a request that is here.
+        # The page list goes to that other DP rank, which would wait for the request that is here.
         notice = Abort(room, self.instance, self.endpoint, 0, text, failure.code, notice=True)
         self._notices.give(leader_key(due), notice)
         return failure
 
     def _announce_dp_rank(self, room: int, named: int | None) -> None:
-        """A DP rank that does not follow the room cannot be computed: tell the bootstrap server (sglang 0.5.13+)."""
+        """Tell the bootstrap server a DP rank that cannot be computed from the room (sglang 0.5.13+)."""
         config = self.config
         computed = config.follows_room and not config.query_dp_rank
         if config.dp_groups == 1 or computed or named is not None:
@@ -170,7 +170,7 @@ class PrefillManager(KvManager):
             _not_announced(room, error.message)
 
     def concluded(self, sender: KvSender) -> None:
-        """A room became final: remember how, for frames that are still on their way."""
+        """Record how a room ended, for frames about it that are still on their way."""
         self.succeeded += sender.failure is None
         self.failed += sender.failure is not None
         self.moved_bytes += sender.stats.nbytes
@@ -203,7 +203,7 @@ class PrefillManager(KvManager):
             self.context.rate.warning("A prefill rank does not expect %s frames; ignored", type(message).__name__)
 
     def on_unreadable(self, frame: bytes, why: str) -> None:
-        """A decode of another version learns why it will not be served, instead of waiting for an answer."""
+        """Tell a decode of another version why it is not served; otherwise it would wait for an answer."""
         unread = hello(frame)
         if unread is not None:
             reason = other_version(unread.protocol) if unread.protocol != PROTOCOL else clipped(why)
@@ -234,7 +234,7 @@ class PrefillManager(KvManager):
             self._sessions.add(session)
 
     def make_room(self, endpoint: str) -> str:
-        """Let an idle session go where one more of `endpoint` does not fit; why it does not, where none is idle."""
+        """Evict an idle session if one more of `endpoint` does not fit; return why it does not if none is idle."""
         return self._sessions.make_room(
             endpoint, lambda one: not (one.rooms or self._unclaimed.of(one.id)), self._evict
         )
@@ -277,8 +277,8 @@ class PrefillManager(KvManager):
             text = f"room {info.room} already failed on prefill rank {self.endpoint}: {ended.failure.message}"
             self.refuse(info, Failure(ended.failure.code, text))
             return
-        # SGLang's lines for a page list that arrives, whoever it is for: where a request went to another prefill than
-        # its page list, they are the only trace of it here.
+        # SGLang's lines for the arrival of any page list: if the request went to another prefill than its page list,
+        # they are the only trace of it here.
         note_page_list(info)
         log.info("room=%d page list from %s came before its request", info.room, info.endpoint)
         if self._unclaimed.keep(info) >= info.required_dst_info_num:
@@ -316,13 +316,13 @@ class PrefillManager(KvManager):
             self.context.rate.warning("Cannot answer decode session %s: %s", session_id, error)
 
     def _abort(self, message: Abort) -> None:
-        """sglang 0.5.23: rooms that are done or unknown are acknowledged at once, others when they have drained."""
+        """Acknowledge at once if the room is done or unknown, otherwise when it has drained (sglang 0.5.23)."""
         ack = AbortAck(message.room, message.session, message.generation, self.prefill_rank)
         acknowledge = functools.partial(self._reply, message.session, message.endpoint, ack)
         failure = failures.given_up(message.code, message.reason)
         sender = self._rooms.get(message.room)
         serves = sender is not None and sender.serves(message.session)
-        waits = sender is not None and sender.poll() == KVPoll.BOOTSTRAPPING  # for one that has given up
+        waits = sender is not None and sender.poll() == KVPoll.BOOTSTRAPPING  # for a decode that has given up
         known = self._unclaimed.withdraw(message.room, message.session) or serves or waits
         what = "marked as Failed" if known else "ignoring (already completed or unknown)"
         log.info("Received abort notification for room %d, %s", message.room, what)
@@ -350,10 +350,10 @@ class PrefillManager(KvManager):
     def lost_peer(self, peer: str, detail: str) -> None:
         session = self._sessions.get(peer)
         if session is not None:
-            self.lost(session, detail, linger=1.0)  # it may well be alive behind a link that is not
+            self.lost(session, detail, linger=1.0)  # the decode may be alive although its link is not
 
     def lost(self, session: DecodeSession, detail: str, linger: float = 0.0) -> None:
-        """A decode rank is gone: only its rooms fail, and it may register again."""
+        """Drop a decode rank that is gone: only its rooms fail, and it may register again."""
         if self._sessions.pop(session.id) is None:
             return
         log.info("Decode rank %s: %s; %d rooms affected", session.endpoint, detail, len(session.rooms))

@@ -3,9 +3,9 @@
 The queues are those of sglang 0.5.23 srt/disaggregation/prefill.py:
 
 bootstrap   the decode side has not sent its page list for the room yet
-waiting     it has; the prompt is computed chunk by chunk, and the pages of a chunk leave as soon as it is done
+waiting     it has; the prompt is computed chunk by chunk, and the pages of a chunk are sent as soon as it is done
 inflight    the last chunk is on its way, carrying the first token; the pages are ours until it has arrived
-draining    the room failed while bytes were moving: pages stay quarantined until no write can touch them
+draining    the room failed during a write: its pages stay quarantined until no write can touch them
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from pdctl.engine.scheduler.schedule_batch import Batch, Outcome
 
 log = logging.getLogger("pdctl.engine")
-# Turns (not seconds: every rank must count alike) that a computed prompt keeps its pages for a decode that is late.
+# Turns (not seconds: every rank must count alike) for which a computed prompt keeps its pages for a late decode.
 PATIENCE = 20
 
 
 class PrefillRole(Role):
-    """`max_new_tokens` is 1 whatever the client asked: the first token is all a prefill makes."""
+    """`max_new_tokens` is 1 whatever the client asked for: a prefill only makes the first token."""
 
     def __init__(self, resources: Resources, manager: PrefillManager) -> None:
         super().__init__(resources)
@@ -67,7 +67,7 @@ class PrefillRole(Role):
         self._poll_draining(state)
 
     def _poll_early(self, state: dict[int, int]) -> None:
-        """Those that were computed, or are being, before their decode was heard of."""
+        """Poll requests that were computed, or are being computed, before their decode was heard from."""
         for req in list(self.early.reqs):
             computed = req in self.inflight
             poll = state[id(req)]
@@ -124,7 +124,7 @@ class PrefillRole(Role):
                 self.resources.emit(req, req.output_ids[-1:])
                 scheduler_log.finished(
                     req, "prefill", self.resources
-                )  # nobody waits for this answer: decode has the token
+                )  # no client waits for this answer: decode has the token
                 self._release(req)
             elif poll == KVPoll.FAILED:
                 self._fail(req, "transfer")
@@ -133,7 +133,7 @@ class PrefillRole(Role):
         self.inflight = left
 
     def _poll_draining(self, state: dict[int, int]) -> None:
-        """`_state` says SUCCESS here once no write from our pages is outstanding on any rank."""
+        """Release the requests whose `_state` is SUCCESS: no write from their pages is outstanding on any rank."""
         for req in self.draining:
             if state[id(req)] == KVPoll.SUCCESS:
                 self._release(req)
@@ -144,7 +144,7 @@ class PrefillRole(Role):
         return self.waiting.next_batch(max(0, room_for))
 
     def began(self, batch: Batch) -> None:
-        """Pages the prefix cache had leave while the rest is computed (sglang: early send of a cached prefix)."""
+        """Send pages found in the prefix cache while the rest is computed (sglang: early send of a cached prefix)."""
         for req, _ in batch.parts:
             if req.computed and not req.sent_pages:
                 self._send(req, last=False)
@@ -157,7 +157,7 @@ class PrefillRole(Role):
         self.inflight.extend(outcome.made)
 
     def publish(self, outcome: Outcome) -> None:
-        """The pages of this pass leave while the next one computes."""
+        """Send the pages of this pass while the next one computes."""
         for req, _ in outcome.batch.parts:
             if not req.aborted:
                 self._send(req, last=bool(req.output_ids))
@@ -165,7 +165,7 @@ class PrefillRole(Role):
     def _send(self, req: Req, last: bool) -> None:
         """Hand the pages that are complete (all of them, with the metadata row, when `last`) to the sender."""
         if req.early:
-            return  # there is nobody yet to send to
+            return  # there is no decode to send to yet
         whole = len(req.pages) if last else req.computed // self.resources.page_size
         pages = req.pages[req.sent_pages : whole]
         req.sent_pages = whole
@@ -183,7 +183,7 @@ class PrefillRole(Role):
         scheduler_log.step(req, "inflight" if last else "chunk", pages=len(pages), computed=req.computed)
 
     def _break_off(self, req: Req) -> None:
-        """PDCTL_FAULTS may want the write that follows, in the manager's thread, to end half-way."""
+        """Make the next write, on the manager's thread, stop half-way if PDCTL_FAULTS asks for it."""
         if self.faults is None or (fault := self.faults.hit("prefill.write", req.room)) is None:
             return
         transport = find(self._manager.transport, FaultyTransport)
@@ -196,11 +196,11 @@ class PrefillRole(Role):
         code = failure.code if failure else "peer_rank"
         scheduler_log.failed(req, f"Prefill {stage} failed", "req", self.resources.tp_rank, reason)
         self.resources.fail(req, f"Prefill {stage} failed: {reason}", http_status(code), code)
-        _sender(req).abort(reason, code)  # when only another rank of the group failed, nothing else tells ours
+        _sender(req).abort(reason, code)  # if only another rank of the group failed, nothing else tells our sender
         self._drain(req)
 
     def _drain(self, req: Req) -> None:
-        """Free at once what was never handed to the sender; else wait until its writes are known to be over."""
+        """Free at once what was never handed to the sender; otherwise wait until its writes are known to be over."""
         if req.sent_pages:
             self.draining.append(req)
         else:
@@ -242,7 +242,7 @@ def _sender(req: Req) -> Sender:
 
 
 def _state(req: Req) -> int:
-    """What this rank knows of the room; for a request that ended early, whether its writes are over."""
+    """Return this rank's state of the room; for an aborted request, SUCCESS once its writes are over."""
     sender = _sender(req)
     if req.aborted:
         return KVPoll.SUCCESS if sender.drained else KVPoll.TRANSFERRING
@@ -250,12 +250,12 @@ def _state(req: Req) -> int:
 
 
 class EarlyStarts:
-    """Optimistic prefill: requests let into the waiting queue before their decode was heard of.
+    """Optimistic prefill: requests let into the waiting queue before their decode was heard from.
 
-    The handshake then takes place beside the forward pass instead of before it (sglang 0.5.18+
-    --optimistic-prefill-attempts; none without it). Nothing leaves before the decode's page list is here; a request
-    whose list stays away gives its pages back (the prefix cache keeps what was computed) and waits for it in the
-    bootstrap queue like any other.
+    The handshake then takes place during the forward pass instead of before it (sglang 0.5.18+
+    --optimistic-prefill-attempts; off without it). Nothing is sent before the decode's page list is here. A request
+    whose page list does not come returns its pages (the prefix cache keeps what was computed) and waits for the list
+    in the bootstrap queue like any other.
     """
 
     def __init__(self, resources: Resources) -> None:
@@ -264,7 +264,7 @@ class EarlyStarts:
         self.reqs: list[Req] = []
 
     def begin(self, req: Req) -> bool:
-        """Whether `req` may start now: it has attempts left, and a metadata slot, which it takes."""
+        """Start `req` now if it has attempts left and gets a metadata slot; return whether it does."""
         if req.attempts >= self._attempts:
             return False
         slot = self._resources.metadata.alloc()
@@ -277,12 +277,12 @@ class EarlyStarts:
         return True
 
     def end(self, req: Req) -> None:
-        """`req` is bootstrapped, gone, or back in the bootstrap queue."""
+        """End the early start: `req` is bootstrapped, gone, or back in the bootstrap queue."""
         req.early = False
         self.reqs.remove(req)
 
     def late(self, req: Req, wanted: bool) -> bool:
-        """Count a turn that `req` has waited with its prompt computed; True when its pages are to go.
+        """Count a turn for which `req` has waited with its prompt computed; return whether it must return its pages.
 
         `wanted`: a request whose decode is ready could use them.
         """
@@ -290,7 +290,7 @@ class EarlyStarts:
         return wanted or req.held_turns > PATIENCE
 
     def forget(self, req: Req) -> None:
-        """Back to the beginning: what it computed stays in the prefix cache, if there is one."""
+        """Reset `req` to its beginning: what it computed stays in the prefix cache, if there is one."""
         self.end(req)
         self._resources.release(req)
         req.computed = req.sent_pages = req.cached = 0

@@ -1,8 +1,8 @@
-"""The bootstrap server's memory and its answers: the instance's shape, each rank's endpoint, each room's DP rank.
+"""The bootstrap server's table and its answers: the instance's shape, each rank's endpoint, each room's DP rank.
 
-Registrations are taken when they are signed with the deployment secret, or come from this instance's hosts. Without a
-secret it is SGLang's protocol, in which nobody proves anything. What can be held against a stranger then: a rank
-registers the address it calls from, and the instance's shape is known from its own command line.
+Registrations are accepted if they are signed with the deployment secret, or come from this instance's hosts. Without a
+secret this is SGLang's protocol, which has no authentication. Two checks then keep strangers out: a rank registers the
+address it calls from, and the instance's shape is known from its own command line.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ T = TypeVar("T")
 MAX_ROOMS = 1 << 17  # announced DP ranks; each is asked for once, within seconds
 
 PARAMETERS = ("prefill_dp_rank", "prefill_cp_rank", "target_tp_rank", "target_pp_rank")
-OPTIONAL = ("kv_cache_dtype", "kv_layout", "prefill_http_port")  # the first rank that gives one decides
-# What aiohttp says when a handler raises: sglang 0.5.23 answers a value that is no integer so.
+OPTIONAL = ("kv_cache_dtype", "kv_layout", "prefill_http_port")  # the first rank that gives a value decides
+# aiohttp's text when a handler raises: the answer of sglang 0.5.23 to a value that is not an integer.
 CRASHED = "500 Internal Server Error\n\nServer got itself in trouble"
 MAX_RANKS = 1 << 16  # of one prefill instance; a row that claims more is not believed
 
 
 @dataclass(frozen=True, slots=True)
 class BootstrapRequest:
-    """`peer` and `own` are the addresses of the connection's two ends; empty where nobody asked over one."""
+    """`peer` and `own` are the addresses of the connection's two ends; empty if there is no connection."""
 
     method: str
     path: str
@@ -59,7 +59,7 @@ class BootstrapResponse:
     body: bytes
     content_type: str
     allow: str = ""
-    close: bool = False  # the connection, after it
+    close: bool = False  # close the connection after the answer
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -76,12 +76,12 @@ def text(status: int, body: str, kind: str = "text/plain", allow: str = "", clos
 
 
 def document(value: dict[str, object]) -> BootstrapResponse:
-    """With the blanks aiohttp's json_response leaves, so that answers equal SGLang's byte for byte."""
+    """Return a JSON answer, spaced as by aiohttp's json_response: byte for byte the same as SGLang's."""
     return text(200, json.dumps(value), "application/json")
 
 
 class BodyError(ValueError):
-    """A body that cannot be taken; the text names the field."""
+    """A body that cannot be accepted; the text names the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class RoomEntry:
 
 
 class RankTable:
-    """The first row decides the instance's shape, as in sglang; later ones only fill their slot."""
+    """The first row decides the instance's shape, as in sglang; later rows only fill their slots."""
 
     def __init__(self) -> None:
         self._first: RankRow | None = None
@@ -100,7 +100,7 @@ class RankTable:
         self._rooms: dict[int, RoomEntry] = {}
 
     def clear(self) -> None:
-        """Know nobody, as at the start: the instance is no prefill any more."""
+        """Forget everything: the instance is no longer a prefill."""
         self._first = None
         for memory in (self._given, self._ranks, self._rooms):
             memory.clear()
@@ -117,7 +117,7 @@ class RankTable:
         return expected > 0 and count >= expected
 
     def put(self, body: bytes, misfit: Callable[[RankRow], str] = lambda row: "") -> BootstrapResponse:
-        """`misfit`: why a row is not to be taken; empty if it is."""
+        """Register a rank. `misfit` returns why a row must be refused, or an empty string."""
         try:
             row = _parse(body, RankRow)
         except BodyError as error:
@@ -153,10 +153,10 @@ class RankTable:
                 return text(503, f"Prefill server not fully registered yet ({len(self._ranks)} workers registered).")
             return self._shape() if wants_shape else self._rank(given)
         except ValueError:
-            return text(500, CRASHED, close=True)  # as aiohttp does after a crash
+            return text(500, CRASHED, close=True)  # as by aiohttp after a crash
 
     def _rank(self, given: list[str]) -> BootstrapResponse:
-        """sglang looks rank by rank: an unknown one is a 404 even when a later one is no integer."""
+        """Look up rank by rank, as sglang does: an unknown one is a 404 even if a later one is not an integer."""
         slot: tuple[int, ...] = ()
         for value in given:
             slot += (int(value),)
@@ -199,7 +199,7 @@ class RankTable:
 
     @property
     def addresses(self) -> set[str]:
-        """Of the ranks that are registered."""
+        """The addresses of the registered ranks."""
         return {row.rank_ip for row in self._ranks.values()}
 
     def register_dp_rank(self, body: bytes) -> BootstrapResponse:
@@ -222,7 +222,7 @@ class RankTable:
         return document({str(room): self._rooms[room].dp_rank for room in rooms if room in self._rooms})
 
     def drop_rooms_older_than(self, seconds: float) -> int:
-        """How many were dropped."""
+        """Drop old rooms; return how many."""
         limit = time.monotonic() - seconds
         old = [room for room, entry in self._rooms.items() if entry.at < limit]
         for room in old:
@@ -231,7 +231,7 @@ class RankTable:
 
 
 def _parse(body: bytes, kind: type[T]) -> T:
-    """Raises BodyError; msgspec's text ends in the path of the field (`at `$.rank_port``)."""
+    """Decode a body. Raise BodyError; msgspec's text ends in the path of the field (`at `$.rank_port``)."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
@@ -241,7 +241,7 @@ def _parse(body: bytes, kind: type[T]) -> T:
 
 
 class RegistrationCheck:
-    """`shape`: of the instance, from its command line; None: the first row decides, as in sglang."""
+    """`shape` is the instance's, from its command line; if None, the first row decides, as in sglang."""
 
     def __init__(self, shape: Shape | None = None, secret: DeploymentSecret | None = None) -> None:
         self._shape = shape
@@ -249,11 +249,11 @@ class RegistrationCheck:
 
     @property
     def signed(self) -> bool:
-        """Whether what passes `unsigned` is of this deployment."""
+        """Whether a request that passes `unsigned` is known to come from this deployment."""
         return self._verifier is not None
 
     def unsigned(self, request: BootstrapRequest) -> str:
-        """Why a request that changes the table is answered 401; empty if it may be read."""
+        """Return why a request that changes the table is answered 401, or an empty string if it may be read."""
         if self._verifier is None:
             return ""
         if not request.signature:
@@ -264,7 +264,7 @@ class RegistrationCheck:
         return self._verifier.refuse(request.signature, request.method, request.target, request.body)
 
     def misfit(self, row: RankRow, request: BootstrapRequest) -> str:
-        """Why a row is answered 400 or 403: it is not of this instance, or not the sender's to register."""
+        """Return why a row is refused: it is not of this instance, or not the sender's to register."""
         sizes = (row.dp_size, row.attn_cp_size, row.attn_tp_size, row.pp_size)
         shape = self._shape
         if shape is not None:
@@ -282,7 +282,7 @@ class RegistrationCheck:
 
 
 def foreign(request: BootstrapRequest, known: Iterable[str]) -> str:
-    """Why the sender is a stranger: it calls neither from this machine nor from one of the `known` addresses."""
+    """Return why the sender is a stranger, if it calls neither from this machine nor from a `known` address."""
     peer = address(request.peer)
     if peer is None or peer.is_loopback or peer == address(request.own):
         return ""
@@ -295,7 +295,7 @@ def foreign(request: BootstrapRequest, known: Iterable[str]) -> str:
 
 
 def address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """An address without its zone; IPv4 also where a socket for both families shows it as IPv6."""
+    """Return an address without its zone, as IPv4 even if a dual-stack socket shows it as IPv6; None if invalid."""
     try:
         found = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:

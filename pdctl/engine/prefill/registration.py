@@ -20,12 +20,12 @@ log = logging.getLogger("pdctl.engine")
 
 ATTEMPTS = 5
 LONGEST_DELAY = 30.0
-# A server bound to every interface is dialled on the loopback of the same family (sglang 0.5.18+).
+# A server bound to all interfaces is reached on the loopback address of the same family (sglang 0.5.18+).
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def delay(first: float, attempts: int, jitter: float) -> float:
-    """Seconds before the next attempt after `attempts` of them; `jitter` in [0, 1) decides about the last quarter."""
+    """Return the seconds to wait after `attempts` attempts; `jitter` in [0, 1) varies the last quarter of them."""
     return min(first * float(2 ** (attempts - 1)), LONGEST_DELAY) * (0.75 + 0.25 * jitter)
 
 
@@ -57,9 +57,9 @@ def rank_row(config: DisaggConfig, rank_port: int, instance: str | None = None) 
 
 
 class Registration:
-    """`done` is set when the server took the row; `failure` says why it never will. Runs on the manager's loop.
+    """`done` is set when the server has taken the row; `failure` says why it never will. Runs on the manager's loop.
 
-    Later it looks now and then whether the row is still there: a server that was started again knows nobody.
+    Afterwards it checks regularly that the row is still there: a restarted server has lost all rows.
     """
 
     def __init__(self, loop: KvLoop, config: DisaggConfig, instance: str, changed: Callable[[], None]) -> None:
@@ -98,7 +98,7 @@ class Registration:
         self._changed()
 
     async def _keep(self) -> None:
-        """Put the row back where the server has lost it."""
+        """Put the row back whenever the server has lost it."""
         seen = False  # the server has answered with our row since we last put it there
         while True:
             await asyncio.sleep(self._interval)
@@ -106,7 +106,7 @@ class Registration:
                 await self._loop.bootstrap.rank_endpoint(self._address, self._key)
                 seen = True
             except BootstrapError as error:
-                # 503 may mean that others are missing; putting the row there twice does no harm.
+                # 503 may mean that other rows are missing; registering twice does no harm.
                 if error.status in (404, 503) and await self._put_back() and seen:
                     log.info("Prefill successfully registered to bootstrap server.")
                     seen = False

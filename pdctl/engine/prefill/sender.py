@@ -1,6 +1,6 @@
 """The prefill's end of a room: waits for the decode's page list, then sends chunks, the metadata with the last.
 
-The scheduler's thread calls the public methods; they only leave word for the manager's thread, which does the rest.
+The scheduler's thread calls the first methods below; they only post calls to the manager's thread, which does the rest.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class PrefillRooms(Protocol):
     """The rooms of a prefill rank, and its decode sessions."""
 
     def concluded(self, sender: KvSender) -> None:
-        """The room is final."""
+        """Take note that the room is final."""
         ...
 
     def watch(self, sender: KvSender) -> None:
-        """Writes are under way: call `check` until it says that none are."""
+        """Call the sender's `check` until it returns False: writes are under way."""
         ...
 
     def refuse(self, info: TransferInfo, failure: Failure) -> None:
@@ -46,16 +46,16 @@ class PrefillRooms(Protocol):
         ...
 
     def lost(self, session: DecodeSession, detail: str) -> None:
-        """A write into that decode rank failed: it is gone."""
+        """Drop a decode rank as gone: a write into it failed."""
         ...
 
     def lost_peer(self, peer: str, detail: str) -> None:
-        """The same, by the name of its session."""
+        """Do the same, by the name of its session."""
         ...
 
 
 class KvSender:
-    """`poll` is FAILED only once nothing of the room is being written any more: the pages may be freed then."""
+    """`poll` returns FAILED only when no write of the room is under way any more: its pages may then be freed."""
 
     def __init__(self, room: int, rid: str, prefill_rank: int, context: RankContext, rooms: PrefillRooms) -> None:
         self.room = room
@@ -68,19 +68,19 @@ class KvSender:
         self._state = KVPoll.BOOTSTRAPPING
         self._created = time.monotonic()
         self._began = 0.0
-        self._busy_from = 0.0  # when the ops that run now, or the last ones, began
+        self._busy_from = 0.0  # when the current ops, or the last ones, began
         self._moving = 0.0  # seconds in which ops ran
         self._destinations: dict[str, ChunkDestination] = {}
         self._chunks: list[Chunk] = []
         self._running: list[Op] = []
         self._parts: list[ChunkInFlight] = []  # chunks that have not arrived everywhere
-        self._helpers: set[str] = set()  # sessions that know of running ops
-        self._stuck_at = 0.0  # when running ops fail the room
-        self._deadline = 0.0  # when running ops of a failing room are cut off
+        self._helpers: set[str] = set()  # sessions that were told of running ops
+        self._stuck_at = 0.0  # when ops that still run fail the room
+        self._deadline = 0.0  # when ops that still run in a failing room are cut off
         self._sent = 0  # pages
         self._finished: bytes | None = None  # metadata, once the last chunk was posted
         self._failing: Failure | None = None
-        self._acks: dict[str, Callable[[], None]] = {}  # by session: who gave the room up and wants to know
+        self._acks: dict[str, Callable[[], None]] = {}  # by session: those that gave the room up and wait for an answer
         self._timer: Timer | None = None
 
     # --- the scheduler's thread
@@ -90,7 +90,7 @@ class KvSender:
 
     @property
     def drained(self) -> bool:
-        """No write from this room's pages is outstanding, nor will one start."""
+        """Whether no write from this room's pages is outstanding and none will start."""
         return self._state.final
 
     def send(self, pages: Pages, last: bool, metadata: bytes = b"") -> None:
@@ -102,7 +102,7 @@ class KvSender:
         self._context.loop.call(lambda: self.fail(Failure(code, reason)))
 
     def clear(self) -> None:
-        """The room is of no more use to the scheduler: abort it unless it is final."""
+        """Abort the room unless it is final: the scheduler no longer needs it."""
         if not self._state.final:
             self.abort()
 
@@ -123,7 +123,7 @@ class KvSender:
 
     @property
     def waiting_for(self) -> str:
-        """What a bootstrap timeout has to name."""
+        """What the room waits for, as a bootstrap timeout reports it."""
         required = next((d.info.required_dst_info_num for d in self._destinations.values()), 1)
         return (
             f"{len(self._destinations)} of {required} decode ranks sent their page list for room {self.room} "
@@ -131,7 +131,7 @@ class KvSender:
         )
 
     def open(self) -> None:
-        """From now on the room waits for its page lists."""
+        """Start to wait for the room's page lists, up to the bootstrap timeout."""
         self._timer = self._context.loop.later(self._context.config.bootstrap_timeout, self._overdue)
 
     def _overdue(self) -> None:
@@ -150,7 +150,7 @@ class KvSender:
         if known is not None:
             log.warning("room=%d duplicate page list from %s ignored", self.room, session.endpoint)
             return
-        if self._state >= KVPoll.WAITING_FOR_INPUT:  # chunks may have left: it would get the rest, and call it whole
+        if self._state >= KVPoll.WAITING_FOR_INPUT:  # chunks may be gone: it would get only the rest
             self._rooms.refuse(info, failures.failure_of(FailureCode.DUPLICATE_ROOM, self._claimed(session)))
             return
         if not said:
@@ -205,7 +205,7 @@ class KvSender:
         self._note_parts()
 
     def _rest(self) -> None:
-        """Called where ops may have ended: add the time they took."""
+        """Add the time that ops took, if none run any more."""
         if not self._running:
             now = time.monotonic()
             self._moving, self._busy_from = self._moving + now - self._busy_from, now
@@ -216,7 +216,7 @@ class KvSender:
 
     @property
     def nbytes(self) -> int:
-        """What this rank has posted for the room, to all decode ranks."""
+        """Bytes that this rank has posted for the room, to all decode ranks."""
         return sum(destination.nbytes for destination in self._destinations.values())
 
     def _post_to(self, destination: ChunkDestination, part: ChunkInFlight, first: int) -> None:
@@ -247,7 +247,7 @@ class KvSender:
             self._rooms.watch(self)
 
     def _ask_for_help(self, op: Op) -> None:
-        """A write that is not done when it was posted: the target may have to lend its thread."""
+        """Tell the target of a write that is not done at once: it may have to lend its thread."""
         if op.begun and op.peer not in self._helpers:
             self._helpers.add(op.peer)
             self._tell(self._destinations[op.peer], KVPoll.TRANSFERRING)
@@ -272,7 +272,7 @@ class KvSender:
         had_some, self._running = bool(self._running), left
         if had_some:
             self._rest()
-        for op in failed:  # now that the room has nothing else under way, its end can still be told to that peer
+        for op in failed:  # only now: with nothing else under way, the room can still tell that peer its end
             self._rooms.lost_peer(op.peer, op.error)
         self._note_parts()
         now = time.monotonic()
@@ -285,14 +285,14 @@ class KvSender:
         return bool(self._running)
 
     def _cut_off(self) -> None:
-        """A failing room's ops outlived their grace: cancel them, and cut the peers off so that nothing comes late."""
+        """Cancel a failing room's ops that outlived their grace, and cut off the peers so that no write comes late."""
         for op in self._running:
             self._context.transport.release(op)
             self._rooms.lost_peer(op.peer, f"a write did not end within {self._context.config.write_grace:.1f}s")
         self._running = []
 
     def fail(self, failure: Failure) -> None:
-        """Stop the room; the first failure is the one that is told."""
+        """Stop the room; the first failure is the one reported."""
         if self._state.final or self._failing:
             return
         self._failing = failure
@@ -301,7 +301,7 @@ class KvSender:
         self._conclude()
 
     def fail_now(self, failure: Failure) -> None:
-        """Fail without waiting for running ops: there will be no thread to wait on."""
+        """Fail without waiting for running ops: no thread will be left to wait."""
         self.fail(failure)
         self._deadline = 0.0
         self.check()
@@ -310,7 +310,7 @@ class KvSender:
         return session in self._destinations
 
     def give_up(self, session: str, failure: Failure, acknowledge: Callable[[], None]) -> None:
-        """A decode gave the room up: `acknowledge` as soon as nothing is being written into its pages."""
+        """Fail a room that a decode gave up; `acknowledge` once nothing is being written into its pages."""
         self._acks[session] = acknowledge
         self.fail(failure)
 
@@ -336,7 +336,7 @@ class KvSender:
         if self._timer is not None:
             self._timer.cancel()
         self._rooms.concluded(self)
-        self._move(state)  # last: whoever sees the state may ask for everything else
+        self._move(state)  # last: a reader of the final state may use everything else
         for acknowledge in self._acks.values():
             acknowledge()
         self._report()

@@ -1,6 +1,6 @@
-"""Rooms a decode has spoken of whose request is not here (yet): page lists that came first, and rooms given up.
+"""Rooms known from a decode whose request is not here (yet): page lists that came first, and rooms given up.
 
-Both are kept for a while and in a bounded number; whoever waits for a page list that is dropped is told why.
+Both are kept for a limited time and in limited number; if a page list is dropped, its decode is told why.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pdctl.engine.kv_link.room_state import Failure
 
 CAPACITY = 4096  # rooms
-MOST_BYTES = 128 << 20  # of page ids
-SHARE = 2  # one session may keep this part of the capacity
+MOST_BYTES = 128 << 20  # of page ids, in all
+SHARE = 2  # one session may use this fraction (1/SHARE) of the capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +41,16 @@ class UnclaimedPageLists:
         self._drop_unclaimed = dropped
         self._capacity = capacity
         self._kept: OrderedDict[tuple[int, str], UnclaimedPageList] = OrderedDict()
-        self._sessions: dict[int, dict[str, None]] = {}  # by room, in order of arrival, of what is kept
+        self._sessions: dict[int, dict[str, None]] = {}  # kept page lists by room, in order of arrival
         self._rooms: dict[str, dict[int, None]] = {}  # by session, in order of arrival
         self._bytes = 0
 
     def of(self, session: str) -> int:
-        """How many page lists of `session` are kept."""
+        """Return how many page lists of `session` are kept."""
         return len(self._rooms.get(session, ()))
 
     def keep(self, info: TransferInfo) -> int:
-        """How many of the room are here now. A newer page list of the same room and session takes the older's place."""
+        """Keep a page list, replacing an older one of its room and session; return how many the room has now."""
         key = (info.room, info.session)
         if key in self._kept:
             self._take(key)
@@ -81,23 +81,23 @@ class UnclaimedPageLists:
         if not self._rooms[session]:
             del self._rooms[session]
         kept = self._kept.pop(key)
-        kept.timer.cancel()  # it would keep the page list until it is due
+        kept.timer.cancel()  # otherwise it would hold the page list until it fires
         self._bytes -= len(kept.info.pages)
         return kept
 
     def adopt(self, room: int) -> list[TransferInfo]:
-        """Take out every page list of `room`: its request is here."""
+        """Remove and return every page list of `room`, whose request has arrived."""
         return [self._take((room, session)).info for session in list(self._sessions.get(room, ()))]
 
     def withdraw(self, room: int, session: str) -> bool:
-        """The decode gave the room up; whether its page list was still here."""
+        """Remove the page list of a room that the decode gave up; return whether it was still here."""
         kept = (room, session) in self._kept
         if kept:
             self._take((room, session))
         return kept
 
     def drop_session(self, session: str) -> None:
-        """The decode is gone: nobody waits for an answer."""
+        """Remove the page lists of a decode that is gone; nothing waits for an answer."""
         for room in list(self._rooms.get(session, ())):
             self._take((room, session))
 
@@ -107,7 +107,7 @@ class UnclaimedPageLists:
 
 
 class EndedRoom(NamedTuple):
-    """`failure` None: it succeeded. `until`: monotonic seconds; infinite for a room whose request was here."""
+    """`failure` is None if the room succeeded. `until`: monotonic seconds; infinite if the room's request was here."""
 
     failure: Failure | None
     until: float
@@ -116,7 +116,7 @@ class EndedRoom(NamedTuple):
 class EndedRooms:
     """Rooms that are over on this rank: those whose request ended, and those given up before their request came.
 
-    Frames about them are still on their way. A room that was given up is forgotten after `ttl` seconds.
+    Frames about them may still be on their way. A room that was given up is forgotten after `ttl` seconds.
     """
 
     def __init__(self, ttl: float, capacity: int = 2 * CAPACITY) -> None:
@@ -125,11 +125,11 @@ class EndedRooms:
         self._kept: OrderedDict[int, EndedRoom] = OrderedDict()
 
     def conclude(self, room: int, failure: Failure | None) -> None:
-        """The room's request has ended."""
+        """Record how the room's request ended."""
         self._keep(room, EndedRoom(failure, math.inf))
 
     def give_up(self, room: int, failure: Failure) -> None:
-        """No request for the room is here. The first reason is the one that is told."""
+        """Record that a room without a request here was given up. The first reason is kept."""
         if self.refusal(room) is None:
             self._keep(room, EndedRoom(failure, time.monotonic() + self._ttl))
 
@@ -140,17 +140,17 @@ class EndedRooms:
             self._kept.popitem(last=False)
 
     def refusal(self, room: int) -> Failure | None:
-        """Why the room was given up before its request came, if it was and it is not too long ago."""
+        """Return why the room was given up before its request came; None if it was not, or too long ago."""
         ended = self._kept.get(room)
         return ended.failure if ended is not None and time.monotonic() < ended.until < math.inf else None
 
     def concluded(self, room: int) -> EndedRoom | None:
-        """How the room's request ended; None where none was here."""
+        """Return how the room's request ended; None if none was here."""
         ended = self._kept.get(room)
         return ended if ended is not None and ended.until == math.inf else None
 
     def reopen(self, room: int) -> Failure | None:
-        """A request for the room is here: forget how it ended; why it was given up, if it was."""
+        """Forget how a room ended whose request has now arrived; return why it was given up, if it was."""
         refusal = self.refusal(room)
         self._kept.pop(room, None)
         return refusal

@@ -1,13 +1,13 @@
 """Which requests go into the next forward pass: waiting prompts, the running batch, and who is retracted.
 
-sglang 0.5.23 decode.py _allocatable_tokens: a request needs room for what it has and for its headroom,
-`--num-reserved-decode-tokens` more tokens, or what it may still say if that is less. It gets in when this leaves
-everybody inside their headroom, and when it could finish with all the others retracted. Beyond the headroom requests
-grow as they speak, and make room for one another by retraction.
+sglang 0.5.23 decode.py _allocatable_tokens: a request needs room for its tokens and for its headroom, which is
+`--num-reserved-decode-tokens` more tokens, or what it may still generate if that is less. It is admitted if this leaves
+all running requests their headroom, and if it could finish with all others retracted. Beyond their headroom, requests
+grow as they generate, and make room for one another by retraction.
 
-ScheduleBatch.retract_decode: the one with the fewest output tokens goes first, of several the one with the longest
-prompt, and the latest to arrive. Its K and V wait in host memory, nothing is lost. They resume before any new request
-gets pages, in order of arrival, and go on exactly where they were.
+ScheduleBatch.retract_decode: the request with the fewest output tokens is retracted first; of several, the one with the
+longest prompt, then the latest to arrive. Its K and V wait in host memory; nothing is lost. Retracted requests resume
+before any new request gets pages, in order of arrival, exactly where they stopped.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ SMALLEST_SHARE = 8  # in a small pool the headroom of one request is at most thi
 class WaitingQueue:
     """Prompts waiting for their forward passes. `budget` tokens go into one pass; a longer prompt is cut into chunks.
 
-    A chunk that is not the last ends on a page boundary, so that every page it fills can leave at once
+    A chunk that is not the last ends on a page boundary, so that every page it fills can be sent at once
     (sglang 0.5.23: chunked_prefill_size is a multiple of page_size on a prefill).
     """
 
     def __init__(self, resources: Resources, admit: Callable[[Req], bool]) -> None:
-        """`admit` gives a request its pages, or says that it has to wait."""
+        """`admit` gives a request its pages, or returns False if it has to wait."""
         self._resources = resources
         self._admit = admit
         self._queue: deque[Req] = deque()
         self._chunked: Req | None = None
-        self._last: list[Req] = []  # in the pass under way, which computes the rest of their prompts
+        self._last: list[Req] = []  # those in the pass under way, which completes their prompts
 
     def __len__(self) -> int:
         return len(self._queue) + len(self.started)
@@ -55,18 +55,18 @@ class WaitingQueue:
 
     @property
     def started(self) -> list[Req]:
-        """Those that hold pages."""
+        """The requests that hold pages."""
         return [*self._last, self._chunked] if self._chunked is not None else self._last
 
     def add(self, req: Req) -> None:
-        """In order of arrival, however long each one's handshake took: none is overtaken by what came after it."""
+        """Insert `req` in order of arrival: however long its handshake took, no later request overtakes it."""
         later = list(takewhile(lambda other: other.order > req.order, reversed(self._queue)))
         for _ in later:
             self._queue.pop()
         self._queue.extend([req, *reversed(later)])
 
     def next_batch(self, room_for: int) -> Batch | None:
-        """A pass of at most `budget` tokens and `room_for` new requests, or None when nothing can start."""
+        """Return a pass of at most `budget` tokens and `room_for` new requests, or None if nothing can start."""
         budget = self._resources.args.chunked_prefill_size
         parts: list[Part] = []
         self._last = []
@@ -86,7 +86,7 @@ class WaitingQueue:
         self._last = []
 
     def _extend(self, req: Req, budget: int, parts: list[Part]) -> int:
-        """Add what fits of `req` to the pass; returns its tokens. One that fits not at all goes first in the next."""
+        """Add what fits of `req` to the pass; return its tokens. If none fit, `req` goes first in the next pass."""
         part = self._part(req, budget)
         if part.extend:
             parts.append(part)
@@ -115,7 +115,7 @@ class WaitingQueue:
 class RunningBatch:
     """Requests join between two passes without anything being recomputed, and leave as soon as they end.
 
-    Each grows page by page as it speaks. When no page is left, some are retracted until the others fit.
+    Each grows page by page as it generates. When no page is left, some are retracted until the others fit.
     """
 
     def __init__(self, resources: Resources) -> None:
@@ -138,7 +138,7 @@ class RunningBatch:
         self._reqs.append(req)
 
     def resume(self, others: Callable[[], list[Req]]) -> None:
-        """Let retracted requests run again as far as they fit beside those running and `others` that hold pages."""
+        """Let retracted requests run again as far as they fit beside the running ones and `others` with pages."""
         if self.retracted:
             self._reqs.extend(self.retracted.resume(lambda: [*self._reqs, *others()]))
 
@@ -149,7 +149,7 @@ class RunningBatch:
         return Batch(tuple(Part(req, 1) for req in self._reqs), prefill=False)
 
     def _make_room(self) -> None:
-        """A page for each request that begins one: from the pool, from headroom not yet used, by retraction."""
+        """Get a page for each request that needs one: from the pool, from unused headroom, or by retraction."""
         if all(self.admission.grow(req) for req in self._reqs):
             return
         for req in self._reqs:
@@ -175,7 +175,7 @@ class RunningBatch:
 
 
 class Admission:
-    """`active` are the requests inside: those that run, and those whose prompts are being computed or received."""
+    """`active` are the admitted requests: those that run, and those whose prompts are being computed or received."""
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
@@ -183,7 +183,7 @@ class Admission:
         self.reserved = min(resources.args.num_reserved_decode_tokens, cap)
 
     def admit(self, req: Req, active: Sequence[Req], fresh: bool = False) -> bool:
-        """Give `req` its pages, headroom included, or nothing. `fresh`: with no help of the prefix cache."""
+        """Give `req` its pages, including headroom, or nothing. `fresh`: without use of the prefix cache."""
         resources = self._resources
         held = sum(self._pages(one.length) for one in active)
         ahead = sum(self._ahead(one) for one in active)
@@ -194,12 +194,12 @@ class Admission:
             return False
         wanted = req.length + self._headroom(req)
         if resources.available_pages < self._pages(wanted) <= free:
-            for one in active:  # they keep their headroom in the books, not in pages
+            for one in active:  # their headroom stays accounted for, but not as pages
                 resources.trim(one)
         return resources.allocate(req, wanted, max(0, free), fresh)
 
     def grow(self, req: Req, ahead: bool = True) -> bool:
-        """A page for the next token of `req` if that begins one; `ahead`: and its headroom as far as pages are free."""
+        """Ensure a page for the next token of `req`; with `ahead`, also its headroom as far as pages are free."""
         return self._resources.grow(req, req.length, self._ahead(req) if ahead else 0)
 
     def _pages(self, tokens: int) -> int:
@@ -209,11 +209,11 @@ class Admission:
         return min(self.reserved, req.max_new_tokens - len(req.output_ids))
 
     def _ahead(self, req: Req) -> int:
-        """Pages of the headroom."""
+        """Return the pages of the headroom."""
         return self._pages(req.length + self._headroom(req)) - self._pages(req.length)
 
     def _most(self, req: Req) -> int:
-        """Tokens of prompt and longest possible answer."""
+        """Return the tokens of the prompt and the longest possible answer."""
         return req.prompt_len + req.max_new_tokens
 
 
@@ -222,7 +222,7 @@ def victim(reqs: Iterable[Req]) -> Req:
 
 
 class Retracted:
-    """Called between two passes only: nothing is computing on the pages it copies."""
+    """Used between two passes only, while no pass uses the pages that it copies."""
 
     def __init__(self, resources: Resources, admission: Admission) -> None:
         self._resources = resources
@@ -246,14 +246,14 @@ class Retracted:
         self._reqs = sorted([*self._reqs, req], key=lambda one: one.order)
 
     def tell(self, reqs: list[Req]) -> None:
-        """SGLang's line, once for all that went in one turn."""
+        """Log SGLang's line, once for all requests retracted in one turn."""
         gained = sum(req.backup.pages for req in reqs if req.backup) * self._resources.page_size
         log.warning(
             "KV cache pool is full. Retract requests. #retracted_reqs: %d, #new_tokens_gained: %d", len(reqs), gained
         )
 
     def resume(self, active: Callable[[], list[Req]]) -> list[Req]:
-        """Those that fit again, in order of arrival; the first that does not holds back the others."""
+        """Return those that fit again, in order of arrival; the first that does not fit holds back the others."""
         resumed: list[Req] = []
         while self._reqs and self._admission.admit(self._reqs[0], [*active(), *resumed], fresh=True):
             req = self._reqs.pop(0)
@@ -266,6 +266,6 @@ class Retracted:
         return resumed
 
     def remove(self, req: Req) -> None:
-        """Its copy goes with it."""
+        """Remove `req` and its copy."""
         self._reqs.remove(req)
         req.backup = None

@@ -1,17 +1,17 @@
 """The event loop of a rank: take requests, poll the other side, run one forward pass, send tokens; sleep when idle.
 
-A turn is agreed on by every attention DP group that shares a TP group. Their MLP and expert layers are computed
-together: when one group has a batch, the others join its forward pass with no tokens of their own (sglang 0.5.23
+All attention DP groups that share a TP group agree on each turn. Their MLP and expert layers are computed together:
+when one group has a batch, the others join its forward pass with no tokens of their own (sglang 0.5.23
 prepare_mlp_sync_batch).
 
-Overlap: a pass computes on a thread of its own while the results of the one before are handed on. Tokens are encoded
-and sent, pages given to the KV sender, requests taken in and rooms polled while torch computes (it releases the
-interpreter's lock). What the next pass consists of is decided only when the tokens of the last one are known, so no
-request ever runs a step too many, as it may in sglang 0.5.23's overlap, and nothing has to be undone.
+Overlap: a pass computes on a thread of its own while the results of the previous one are passed on. Tokens are encoded
+and sent, pages given to the KV sender, requests taken in and rooms polled while torch computes (it releases the GIL).
+The next pass is put together only when the tokens of the last one are known, so no request ever runs a step too many,
+as it may in sglang 0.5.23's overlap, and nothing has to be undone.
 
-Passing work between threads costs a small pass more than it gains (tests/bench/overlap.py), and any pass beside which
-there is nothing to hand on: it runs on another core than the one that holds the weights of the last (9.2 instead of
-7.4 ms for 256 tokens). Those stay on the loop's own thread.
+For a small pass, a change of threads costs more than it gains (tests/bench/overlap.py). So it does for any pass during
+which there is nothing to pass on: it runs on another core than the one that has the weights of the last pass in its
+cache (9.2 instead of 7.4 ms for 256 tokens). Such passes stay on the loop's own thread.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("pdctl.engine")
 
 IDLE_WAIT = 5.0  # seconds between self-checks of an idle rank
-# A room that waits for the other side is woken by its KV manager; this bound only serves the deadlines.
+# The KV manager wakes a rank whose rooms wait for the other side; this limit is only needed for deadlines.
 REMOTE_WAIT = 0.05
 WORTH_A_THREAD = 4e8  # tokens of a pass × bytes of the checkpoint: a pass of some 5 ms on one CPU core
 
@@ -66,7 +66,7 @@ class Scheduler:
     """One per rank. Every rank of a TP group runs the same turns; only rank 0 talks to the tokenizer manager."""
 
     def __init__(self, resources: Resources, role: Role, mailbox: Mailbox, switch: RoleSwitch | None = None) -> None:
-        """`switch`: where the rank may take another role."""
+        """`switch`: None if the rank may not switch roles."""
         self._resources = resources
         self._switch = switch
         self._role = role
@@ -82,7 +82,7 @@ class Scheduler:
         self._aborted = 0
 
     def run(self) -> None:
-        """Until a Stop; requests at hand are finished first unless it says `now`."""
+        """Run until a Stop; current requests are finished first unless it says `now`."""
         try:
             agreed: Agreed | None = None
             while agreed is None or not agreed.stopping or agreed.busy or agreed.held:
@@ -91,7 +91,7 @@ class Scheduler:
             self._overlap.close()
 
     def _take_turn(self, last: Agreed | None) -> Agreed:
-        """While a pass is under way, everything but the choice of the next one goes on beside it."""
+        """While a pass is under way, do everything else except choosing the next one."""
         for request in self._mailbox.receive(self._wait(last)):
             self._handle(request)
         if self._reach is not None:
@@ -116,7 +116,7 @@ class Scheduler:
         return agreed
 
     def _run(self, batch: Batch, agreed: Agreed) -> None:
-        """A pass without overlap."""
+        """Run a pass without overlap."""
         outcome = run(batch, self._resources, agreed.shares)
         if batch.parts:
             self._role.process_result(outcome)
@@ -180,7 +180,7 @@ class Scheduler:
             log.info("Aborted %d request(s) matching rid='%s'", count, "*" if request.all else request.rid)
 
     def _flush_cache(self, request: Flush) -> None:
-        self._publish(self._end_pass())  # aborted requests may still be in it, with their pages
+        self._publish(self._end_pass())  # aborted requests may still be in the pass, with their pages
         total = self._role.queues().total
         reason = f"{total} request(s) are running or queued" if total else ""
         if not total:
@@ -193,7 +193,7 @@ class Scheduler:
     def _state(self) -> dict[str, str | int | float | bool | None]:
         resources = self._resources
         return {
-            "disaggregation_mode": resources.args.disaggregation_mode,  # as it is now
+            "disaggregation_mode": resources.args.disaggregation_mode,  # the current one
             "max_total_num_tokens": resources.capacity,
             "last_gen_throughput": self._batches.throughput,
             "effective_max_running_requests_per_dp": resources.args.max_running_requests,
@@ -253,12 +253,12 @@ class Scheduler:
 
 
 class Agreed(NamedTuple):
-    """What holds for all groups of the replica in this turn; without attention DP there is one.
+    """What all groups of the replica agree on for this turn; without attention DP there is one group.
 
-    shares    what each group brings to the pass, in rank order; () without attention DP
+    shares    what each group contributes to the pass, in rank order; () without attention DP
     busy      some group has a batch: all run the pass
-    remote    some group waits for the other side: the leader must look again soon
-    held      requests anywhere that have not ended, and those that still hold pages
+    remote    some group waits for the other side: the leader must poll again soon
+    held      requests of all groups that have not ended, or still hold pages
     stopping  every group has been told to stop
     """
 
@@ -270,13 +270,13 @@ class Agreed(NamedTuple):
 
 
 class Turn:
-    """Collective over the attention DP groups; without attention DP it asks nobody."""
+    """Collective over the attention DP groups; without attention DP there is no communication."""
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
 
     def agree(self, batch: Batch | None, queues: Queues, stopping: bool) -> Agreed:
-        """`queues` as they are before the pass; every rank of the replica calls it once a turn."""
+        """Every rank of the replica calls this once a turn, with `queues` as they are before the pass."""
         held = queues.total + queues.draining
         peers = self._groups.attn_dp
         if peers.size == 1:
@@ -294,7 +294,7 @@ class Turn:
 
 
 class Overlap:
-    """At most one pass is under way. Off where stages or attention DP groups compute in step with one another."""
+    """At most one pass is under way. Off with pipeline stages or attention DP groups, which compute in step."""
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
@@ -302,9 +302,9 @@ class Overlap:
         self._enabled = not resources.args.disable_overlap_schedule and groups.attn_dp.size == 1 and groups.pp.size == 1
         self._weights = sum(file.stat().st_size for file in Path(resources.args.model_path).glob("*.safetensors"))
         self._reach = fault_points.raiser("thread.forward", resources.tp_rank)
-        self.threshold = WORTH_A_THREAD if self._reach is None else 0  # a rehearsed fault meets small models, too
-        self.lone = False  # whether the last pass of everything the rank holds is taken too
-        # OpenMP counts threads per thread: without this a pass here would take every core, whatever --num-threads says.
+        self.threshold = WORTH_A_THREAD if self._reach is None else 0  # a rehearsed fault must hit small models, too
+        self.lone = False  # whether to take a pass even if it completes everything the rank holds
+        # OpenMP counts threads per thread: without this, a pass here would use every core, whatever --num-threads says.
         self._thread = ThreadPoolExecutor(1, "forward", torch.set_num_threads, (torch.get_num_threads(),))
         self._pass: tuple[Pass, Future[Sampled | None]] | None = None
 
@@ -313,9 +313,9 @@ class Overlap:
         return self._pass is not None
 
     def takes(self, batch: Batch, held: int) -> bool:
-        """Whether `batch` is worth a thread: large enough, and not alone on the rank, which holds `held` requests.
+        """Return whether `batch` is worth a thread: large enough, and not all that the rank holds (`held` requests).
 
-        Every rank of the group decides alike: no clock is asked.
+        Every rank of the group decides alike: no clock is read.
         """
         others = self.lone or held > len(batch.parts) or not all(part.completes for part in batch.parts)
         return self._enabled and others and batch.tokens * self._weights >= self.threshold
@@ -332,7 +332,7 @@ class Overlap:
         return compute(prepared, self._resources)
 
     def end(self) -> Outcome | None:
-        """Wait for the pass under way, if any; raises what it raised."""
+        """Wait for the pass under way, if any, and return its outcome; raise what it raised."""
         if self._pass is None:
             return None
         (prepared, future), self._pass = self._pass, None

@@ -1,10 +1,11 @@
-"""A rank's ZMQ sockets: leaders take requests, and everybody is told when a turn begins.
+"""A rank's ZMQ sockets: leaders receive requests, and every rank learns when a turn begins.
 
-Every rank of a replica must see the same requests in the same order, or their collectives would not match. So only the
-leader of an attention DP group (pipeline stage 0, attention TP rank 0) has an outside socket; each turn it forwards the
-raw frames as one step to the ranks of its group, which block on that. The groups' MLP and expert layers are computed
-together, so their turns are one too: the world leader (TP rank 0 of stage 0) begins each, the other leaders wait for
-it. Whoever else has news (requests for another group, a KV manager anywhere) wakes the world leader, never itself.
+All ranks of a replica must see the same requests in the same order, or their collectives would not match. So only the
+leader of an attention DP group (pipeline stage 0, attention TP rank 0) has an outside socket. Each turn it forwards the
+raw frames as one step to the ranks of its group, which block until it arrives. The groups' MLP and expert layers are
+computed together, so their turns are common too: the world leader (TP rank 0 of stage 0) begins each turn, and the
+other leaders wait for it. Any other rank with news (requests for its group, or its KV manager's) wakes the world
+leader, never itself.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Mailbox:
     def __init__(
         self, shape: Shape, rank: RankPlace, tokenizer: str, logger: Logger, keys: SocketKeys | None = None
     ) -> None:
-        """`keys`: of every socket, where they are TCP's."""
+        """`keys`: for all sockets, if they use TCP."""
         self._log = logger
         self._keys = keys
         self._shape = shape
@@ -56,7 +57,7 @@ class Mailbox:
         self._context: zmq.Context[Socket] = zmq.Context()
         self._replies = self._dialled(tokenizer)
         # A socket belongs to one thread at a time, and a new one could not be connected later: the tokenizer manager's
-        # address goes with its directory as soon as all ranks are there.
+        # address is removed with its directory as soon as all ranks are ready.
         self._alarms = self._dialled(tokenizer)
         self._alarm_lock = threading.Lock()
         self._followers: list[Socket] = []
@@ -64,23 +65,23 @@ class Mailbox:
         self._wake_lock = threading.Lock()
         self._woken = False
         self._wake_out: Socket | None = None
-        self._sleeper = zmq.Poller()  # what ends the sleep of a leader
+        self._sleeper = zmq.Poller()  # what wakes a leader
         self._pipe = self._pipe_in = -1
 
     def join(self, lines: Mapping[int, Line]) -> None:
-        """Listen at this rank's line and dial the others', all known before: the ranks of one node."""
+        """Listen on this rank's addresses and connect to the others: on one node, all are known beforehand."""
         self._bind(lines[self._rank.world_rank])
         self._dial(lines)
 
     def join_nodes(self, channels: Channels, seconds: float) -> None:
-        """The same over TCP: free ports, told to each other at the meeting. Raises NotReadyError naming it."""
+        """Do the same over TCP, on free ports that the ranks exchange at the meeting. Raise NotReadyError naming it."""
         address = f"tcp://{own_ip(channels.nodes[0])}:*"
         bound = self._bind(Line(address, address, address))
         here = Here(self._rank.world_rank, self._rank.node, bound.step, bound.input, bound.wake)
         self._dial(meet(channels.meeting, here, seconds, self._keys))
 
     def _bind(self, line: Line) -> Line:
-        """Only the sockets this rank needs; returns where they are."""
+        """Bind only the sockets that this rank needs; return their addresses."""
         step, inlet, wake = line
         if self._leads_world:
             self._wake_in = self._socket(zmq.PULL)
@@ -149,14 +150,14 @@ class Mailbox:
                     os.write(self._pipe_in, WAKE)
 
     def _wake_again(self) -> None:
-        """A wake-up from before there was anybody to wake counts from here on."""
+        """Repeat a wake-up that came before there was a socket to send it on."""
         with self._wake_lock:
             early, self._woken = self._woken, False
         if early:
             self.wake()
 
     def receive(self, wait: float) -> list[Request]:
-        """Requests for this turn. The world leader waits up to `wait` seconds for one or a wake-up, others for it."""
+        """Return this turn's requests. The world leader waits `wait` seconds for any or a wake-up, others for it."""
         if not self._leads_group:
             return self._decode(self._stepped())
         if self._leads_world:
@@ -178,7 +179,7 @@ class Mailbox:
         return frames[1:]
 
     def _await_step(self) -> None:
-        """Requests that come meanwhile are what the world leader is woken for, once."""
+        """Wait for the next turn; wake the world leader, once, if requests arrive before it."""
         ready = dict(self._sleeper.poll())
         if self._steps not in ready:
             self.wake()

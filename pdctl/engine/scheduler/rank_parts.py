@@ -1,4 +1,4 @@
-"""What a rank is put together from: device and sizes, transport, pool memory, KV manager, role."""
+"""The parts of a rank: device and sizes, transport, pool memory, KV manager, role."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 QUERY_DP_RANK = "SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK"
 Manager = PrefillManager | DecodeManager
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
-# A laptop rehearsal wants a pool that is quick to pre-touch (1.2 GB/s of page faults) and small beside the model.
+# A rehearsal on a laptop needs a pool that is quick to pre-touch (1.2 GB/s of page faults) and small beside the model.
 CPU_POOL_BYTES = 96 << 20
 GPU_POOL_SHARE = 0.8
 
 
 def rank_ip(args: ServerArgs) -> str:
-    """The address peers reach this rank at: the server's own host, or this machine's when it binds every interface."""
+    """Return the address at which peers reach this rank: the server's host, or this machine's if that is a wildcard."""
     named = os.environ.get("SGLANG_HOST_IP") or os.environ.get("HOST_IP")
-    if named:  # peers are given an address: a name would be looked up by whoever is told it
+    if named:  # resolved here, because every peer would have to look up a name
         return look_up(named, 0)[0].host
     if args.host not in WILDCARDS:
         return look_up(args.host, 0)[0].host
@@ -65,7 +65,7 @@ def rank_ip(args: ServerArgs) -> str:
 
 
 def transport(args: ServerArgs, sizing: Sizing) -> Transport | None:
-    """None for a unified engine, which moves no KV cache."""
+    """Return the KV transport; None for a unified engine, which moves no KV cache."""
     if args.disaggregation_mode == "null":
         return None
     writes = args.disaggregation_mode == "prefill" or args.may_switch
@@ -78,7 +78,7 @@ def transport(args: ServerArgs, sizing: Sizing) -> Transport | None:
 
 
 def pool(sizing: Sizing, transport: Transport | None) -> KVPool:
-    """The KV pool, in memory the transport can reach."""
+    """Return the KV pool, in memory that the transport can reach."""
     geometry = sizing.geometry
     if transport is None:
         return KVPool(geometry, None, sizing.dtype, sizing.device)
@@ -112,7 +112,7 @@ def manager(
         # sglang: the bootstrap server of several nodes is node 0's.
         bootstrap_host=dist_address(args)[0] if args.nnodes > 1 else WILDCARDS.get(args.host, args.host),
         bootstrap_port=args.disaggregation_bootstrap_port,
-        http_port=0 if args.node_rank else args.port,  # the instance is known by node 0's
+        http_port=0 if args.node_rank else args.port,  # peers know the instance by node 0's
         model=model_identity(config, args.model_path),
         layers=config.layers,
         kv_heads=1 if config.latent else config.kv_heads,
@@ -134,10 +134,10 @@ def manager(
         secret=DeploymentSecret.from_environment(os.environ),
         faults=args.rehearsal.fault(args.disaggregation_mode),
     )
-    if args.rehearsal.keep_unclaimed_rooms:  # until the decode gives the room up, or is taken to be dead
+    if args.rehearsal.keep_unclaimed_rooms:  # until the decode gives up the room, or is considered dead
         ttl = args.bootstrap_timeout + args.waiting_timeout
         settings = dataclasses.replace(settings, unclaimed_ttl=ttl, tell_unclaimed=False)
-    if args.rehearsal.crash_on_page_size_mismatch:  # SGLang's scheduler dies of it before it can tell anybody
+    if args.rehearsal.crash_on_page_size_mismatch:  # SGLang's scheduler dies of it before it can tell its peer
         settings = dataclasses.replace(settings, tell_given_up=False)
     made = PrefillManager if args.disaggregation_mode == "prefill" else DecodeManager
     return made(settings, transport, sizing.geometry, wake, died)
@@ -154,7 +154,7 @@ def role(resources: Resources, manager: Manager | None) -> Role:
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """Resolved sizes. `context` counts prompt and answer together; `tokens` is what the pool can hold."""
+    """Resolved sizes. `context` counts prompt and answer together; `tokens` is what the pool holds."""
 
     device: torch.device
     dtype: torch.dtype
@@ -167,7 +167,7 @@ class Sizing:
 
     @classmethod
     def resolve(cls, args: ServerArgs, config: ModelConfig, stage: int = 0) -> Sizing:
-        """For a rank of pipeline stage `stage`. Raises UsageError naming the flag when not even one page would fit."""
+        """Return the sizes for a rank of pipeline stage `stage`. Raise UsageError naming the flag if no page fits."""
         device = _device(args)
         dtype = resolve_dtype(args.dtype, config, device)
         context = min(args.context_length or config.max_position, config.max_position)
@@ -178,7 +178,7 @@ class Sizing:
                 config, args.shape.attn_tp_size, args.page_size, pages, dtype, args.kv_layout, stage, stages
             )
 
-        # What a page takes where there are most layers: it is handed out on every stage alike, so all hold as many.
+        # The size of a page on the stage with the most layers: all stages allocate the same pages, so all need as many.
         most = max(geometry(1, each).nbytes for each in range(stages))
         if args.max_total_tokens:
             pages = args.max_total_tokens // args.page_size
@@ -192,18 +192,18 @@ class Sizing:
         return cls(device, dtype, context, geometry(pages + RESERVED_PAGES, stage))
 
     def agreed(self, groups: Groups) -> Sizing:
-        """With as many pages as the rank of the replica that has room for the fewest. Every rank of it calls this.
+        """Return the sizes with the smallest page count of all ranks of the replica. Every one of them calls this.
 
-        A rank sees only what is free on its own device; all of one schedule hand out the same pages.
+        A rank sees only the free memory of its own device, but all ranks of a schedule allocate the same pages.
         """
         pages = self.geometry.num_pages
-        for group in (groups.tp, groups.pp):  # each stage for itself, then all stages
+        for group in (groups.tp, groups.pp):  # first within each stage, then over all stages
             (pages,) = group.min_ints([pages])
         return replace(self, geometry=replace(self.geometry, num_pages=pages))
 
 
 def use_threads(args: ServerArgs) -> int:
-    """One compute thread per rank where ranks share the cores: prefill and decode on a laptop do."""
+    """Set and return the compute threads of this rank: few, because prefill and decode on a laptop share the cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = args.num_threads or max(1, cores // (2 * args.tp_size * args.dp_size))
     torch.set_num_threads(threads)

@@ -1,6 +1,6 @@
-"""What one rank owns and every role shares (model, pages, metadata slots, limits), and the request that holds of it.
+"""What a rank has in every role (model, pages, metadata slots, limits), and a request, which takes its share of that.
 
-A request has its tokens, its pages, its place in the queues, and when each step happened.
+A request has its tokens, its pages, its place in the queues, and the time of each step.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class Times:
     """Seconds since the epoch at which each step was reached; 0 until then."""
 
     received: float
-    ready: float = 0.0  # the other side is; only memory may be missing
+    ready: float = 0.0  # the other side is ready; only memory may be missing
     bootstrapped: float = 0.0
     forward: float = 0.0
     first_token: float = 0.0
     sent: float = 0.0
     transferred: float = 0.0
-    failed: float = 0.0  # with pages that the other side may still write into
+    failed: float = 0.0  # while it had pages that the other side may still write into
 
     @property
     def reached(self) -> dict[str, float]:
-        """Step → when, for those that were reached."""
+        """Step → time, for the steps that were reached."""
         return {name: when for name in self.__slots__ if (when := getattr(self, name))}
 
 
@@ -59,9 +59,9 @@ class Times:
 class Req:
     """`computed` counts the tokens whose K and V are in the pool; `sent_pages` the pages handed to the sender.
 
-    `cached` counts the prompt tokens a prefill found computed; the first `kept_pages` pages are known to the prefix
-    cache, which `node` locks. `order` is the place in the order of arrival. While `computing`, a forward pass reads
-    and writes the pages: a release in that time is only noted in `leaving`.
+    `cached` counts the prompt tokens that a prefill found in the cache; the first `kept_pages` pages are in the prefix
+    cache, locked by `node`. `order` is the place in the order of arrival. While `computing`, a forward pass reads and
+    writes the pages: a release in that time is only noted in `leaving`.
     """
 
     message: Generate
@@ -84,7 +84,7 @@ class Req:
     retracted_output: int = 0
     computing: bool = False
     leaving: bool = False
-    early: bool = False  # let in before its decode was heard of (prefill_role.py EarlyStarts)
+    early: bool = False  # started before its decode was heard from (prefill_role.py EarlyStarts)
     attempts: int = 0
     held_turns: int = 0
     sender: Sender | None = None
@@ -105,7 +105,7 @@ class Req:
 
     @property
     def fake(self) -> bool:
-        """Warm-up and health: on a decode nothing arrives in its pages."""
+        """Whether this is a warm-up or health request: on a decode, nothing is written into its pages."""
         return self.message.bootstrap_host == FAKE_BOOTSTRAP_HOST
 
     @property
@@ -126,7 +126,7 @@ class Req:
         return self.finish is not None and self.finish.type == "abort"
 
     def tokens(self, count: int) -> NDArray[np.int32]:
-        """The first `count` tokens of prompt and output."""
+        """Return the first `count` tokens of prompt and output."""
         prompt = np.asarray(self.input_ids[:count], dtype=np.int32)
         more = count - len(prompt)
         return np.concatenate([prompt, np.asarray(self.output_ids[:more], dtype=np.int32)]) if more > 0 else prompt
@@ -170,19 +170,19 @@ class Req:
 
 log = logging.getLogger("pdctl.engine")
 
-ABORTED = "Aborted by AbortReq."  # sglang's text: tools that read it know it as an echo, not a cause
+ABORTED = "Aborted by AbortReq."  # sglang's text, which readers of logs know as an echo, not a cause
 
 
 @dataclass(slots=True)
 class Resources:
-    """`limit` is the context length and `capacity` the tokens the pool holds; both bound what a request may ask for."""
+    """`limit` is the context length and `capacity` the tokens the pool holds; both limit what a request may ask for."""
 
     args: ServerArgs
     runner: ModelRunner
     groups: Groups
     allocator: PageAllocator
     table: PageTable
-    metadata: MetadataSlots  # a prefill's
+    metadata: MetadataSlots  # used by a prefill
     eos: frozenset[int]
     limit: int
     capacity: int
@@ -190,9 +190,9 @@ class Resources:
     random: np.random.Generator  # for requests without a seed; the same stream on every rank of the group
     vocab: int = ANY
     outbox: list[Tokens] = field(default_factory=list)
-    afterwards: list[Callable[[], None]] = field(default_factory=list)  # log lines that no token should wait for
+    afterwards: list[Callable[[], None]] = field(default_factory=list)  # log lines that must not delay any token
     transfer_speed: float = 0.0  # GB/s of the last room whose KV cache moved
-    transfer_latency: float = 0.0  # seconds of the same
+    transfer_latency: float = 0.0  # seconds that it took
     prefix: RadixCache | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -202,7 +202,7 @@ class Resources:
         self.prefix = RadixCache(self.page_size, self.allocator) if self.args.keeps_prefixes else None
 
     def turn(self, args: ServerArgs) -> None:
-        """Serve another role: nothing may be in flight, and what was computed so far is forgotten."""
+        """Switch to another role. Nothing may be in flight; the prefix cache is emptied."""
         self.forget()
         self.check_idle()
         self.args = args
@@ -214,7 +214,7 @@ class Resources:
 
     @property
     def leader(self) -> bool:
-        """Whether this rank speaks for its attention DP group: the others compute the same and keep silent."""
+        """Whether this rank replies for its attention DP group: the others compute the same and send nothing."""
         return self.groups.replica.rank == 0
 
     @property
@@ -226,12 +226,12 @@ class Resources:
 
     @property
     def num_pages(self) -> int:
-        """Pages that can be handed out (page 0 never is)."""
+        """Pages that can be allocated (page 0 never is)."""
         return self.allocator.free_pages + self.allocator.used_pages
 
     @property
     def available_pages(self) -> int:
-        """Free ones, and those of the prefix cache that nobody reads."""
+        """Free pages, and those of the prefix cache that no request uses."""
         return self.allocator.free_pages + (self.prefix.evictable_pages if self.prefix else 0)
 
     @property
@@ -240,10 +240,10 @@ class Resources:
         return self.num_pages - self.available_pages
 
     def allocate(self, req: Req, tokens: int, within: int | None = None, fresh: bool = False) -> bool:
-        """Give `req` a row of the page table and pages for `tokens` tokens, or nothing. Every rank decides alike.
+        """Give `req` a row of the page table and pages for `tokens` tokens, or nothing; return whether it got them.
 
-        What the prefix cache knows of the beginning counts as computed (never all of it: the last token's logits are
-        needed), unless the pages are to be `fresh`. At most `within` pages are taken beside those.
+        Every rank decides alike. A prefix found in the cache counts as computed (never the whole prompt: the last
+        token's logits are needed), unless the pages are to be `fresh`. At most `within` other pages are taken.
         """
         if not self.table.free_rows:
             return False
@@ -268,7 +268,7 @@ class Resources:
         return True
 
     def grow(self, req: Req, tokens: int, ahead: int = 0) -> bool:
-        """Make sure that `req` has pages for `tokens` tokens; then also `ahead` more pages, of those that are free."""
+        """Return whether `req` now has pages for `tokens` tokens; give it up to `ahead` more if they are free."""
         missing = self.pages_for(tokens) - len(req.pages)
         if missing <= 0:
             return True
@@ -281,7 +281,7 @@ class Resources:
         return True
 
     def trim(self, req: Req) -> int:
-        """Take back the pages `req` has no token for yet; returns how many."""
+        """Take back the pages for which `req` has no token yet; return how many."""
         gone = self.table.truncate(req.row, self.pages_for(req.length))
         if len(gone):
             self.allocator.free(gone)
@@ -295,7 +295,7 @@ class Resources:
         return self.allocator.alloc(count, after)
 
     def keep(self, req: Req) -> None:
-        """Let the prefix cache have every whole page that `req` has computed; the request reads on in them."""
+        """Add every whole page that `req` has computed to the prefix cache; the request goes on reading them."""
         whole = req.computed // self.page_size
         if self.prefix is None or req.fake or req.row < 0 or whole <= req.kept_pages:
             return
@@ -307,9 +307,9 @@ class Resources:
         req.node, req.kept_pages = done.node, whole
 
     def release(self, req: Req) -> None:
-        """Return the pages, the row and the metadata slot of `req`; harmless when it holds none.
+        """Return the pages, the row and the metadata slot of `req`; harmless if it holds none.
 
-        Pages that a forward pass is working on come back at its end: nobody else may write into them before.
+        Pages in use by a forward pass are returned when it ends: nothing else may write into them before.
         """
         if req.computing:
             req.leaving = True
@@ -325,11 +325,11 @@ class Resources:
             req.metadata_slot = -1
 
     def forget(self) -> int:
-        """Empty the prefix cache; returns how many pages that freed."""
+        """Empty the prefix cache; return how many pages that freed."""
         return self.prefix.clear() if self.prefix else 0
 
     def check_idle(self) -> None:
-        """Nothing is in flight: every page, row and metadata slot must be free or in the cache, or something leaked."""
+        """Check for leaks with nothing in flight: all pages, rows and metadata slots must be free or in the cache."""
         if self.prefix:
             self.prefix.check(idle=True)
         self.allocator.check(expected_used=self.prefix.pages if self.prefix else 0)
@@ -352,7 +352,7 @@ class Resources:
         )
 
     def fail(self, req: Req, message: str, status: int, code: str) -> None:
-        """End `req` with an HTTP status and a reason that reaches the client. Pages are the caller's business."""
+        """End `req` with an HTTP status and a reason that reaches the client. The caller releases its pages."""
         req.finish = Finish("abort", message=message, status=status, code=code)
         self.emit(req, [])
 

@@ -1,9 +1,9 @@
-"""What the event loop asks of a role, the role of an ordinary engine, and how a rank takes another role.
+"""What the event loop needs from a role, the role of an ordinary engine, and how a rank switches roles.
 
-Prefill and decode have packages of their own. A rank takes another role while nothing is in flight (sglang 0.5.23
-disaggregation/role_switch.py). Weights, KV pool and transport stay; queues, KV manager and prefix cache are the new
-role's. The ranks of a DP group say yes together, and become something else together; that all groups of an instance
-do is the HTTP process's business, which asks each of them before it tells any (engine/frontend/instance.py).
+Prefill and decode have packages of their own. A rank switches roles while nothing is in flight (sglang 0.5.23
+disaggregation/role_switch.py). Weights, KV pool and transport stay; queues, KV manager and prefix cache are replaced.
+The ranks of a DP group agree and switch together. The HTTP process makes all groups of an instance do so: it asks every
+group whether it could before it tells any to switch (engine/frontend/instance.py).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class RequestPlace(Protocol):
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Req]: ...
     def remove(self, req: Req, /) -> None:
-        """Take out `req`, which is in it; its pages are the caller's to release."""
+        """Remove `req`, which must be in it; the caller releases its pages."""
 
 
 class Role(ABC):
@@ -72,7 +72,7 @@ class Role(ABC):
         self.faults = arm(resources.tp_rank, args.rehearsal.fault(args.disaggregation_mode))
 
     def admit(self, message: Generate) -> None:
-        """Take a request, or answer it with the reason it can never run here (sglang 0.5.23: HTTP 400)."""
+        """Take a request, or answer why it can never run here (sglang 0.5.23: HTTP 400)."""
         resources = self.resources
         prompt = len(message.input_ids)
         limit = min(resources.limit, resources.capacity)
@@ -98,34 +98,34 @@ class Role(ABC):
 
     @abstractmethod
     def next_batch(self) -> Batch | None:
-        """The next forward pass, or None when nothing can run."""
+        """Return the next forward pass, or None if nothing can run."""
 
     def began(self, batch: Batch) -> None:
-        """The pass is under way: what can leave before its end, leaves."""
+        """Send what need not wait for the end of the pass, which is now under way."""
         del batch
 
     @abstractmethod
     def process_result(self, outcome: Outcome) -> None:
-        """Take the results of a pass: move or end requests. Nothing is computing; the next pass waits for it."""
+        """Use the results of a pass: move or end requests. Nothing is being computed; the next pass waits for this."""
 
     @abstractmethod
     def publish(self, outcome: Outcome) -> None:
-        """Send tokens and pages on, after `process_result`. The next pass may be under way; it does not wait."""
+        """Send tokens and pages on, after `process_result`. The next pass may be under way and does not wait."""
 
     @abstractmethod
     def places(self) -> dict[str, RequestPlace]:
-        """Every place where a request of this rank can be, by its name in `Queues`: a request is in one of them."""
+        """Return all places of requests by their names in `Queues`; every request of this rank is in one of them."""
 
     def members(self) -> Iterator[tuple[str, Req]]:
-        """Every request with the name of the place it is in. Those that are `draining` have ended and hold pages."""
+        """Yield every request with the name of its place. Those in `draining` have ended but still hold pages."""
         return ((name, req) for name, place in self.places().items() for req in place)
 
     def queues(self) -> Queues:
-        """How many requests are where."""
+        """Return how many requests are in each place."""
         return Queues(**{name: len(place) for name, place in self.places().items()})
 
     def abort(self, match: Match) -> int:
-        """Abort every matching request, wherever it is; returns how many."""
+        """Abort every matching request, wherever it is; return how many."""
         found = [
             (name, place, req)
             for name, place in self.places().items()
@@ -145,13 +145,13 @@ class Role(ABC):
         self.resources.release(req)
 
     def reached(self, step: str, req: Req) -> None:
-        """A named step of a request: PDCTL_FAULTS may ask for something to go wrong here (drill/fault_points.py)."""
+        """Apply the fault that PDCTL_FAULTS asks for at this step of a request, if any (drill/fault_points.py)."""
         if self.faults is not None:
             self.faults.at(step, req.room)
 
 
 class UnifiedRole(Role):
-    """Prefill goes first, as in sglang; requests taken back for want of pages go before that."""
+    """Prefill goes first, as in sglang; requests retracted for lack of pages go before that."""
 
     def __init__(self, resources: Resources) -> None:
         super().__init__(resources)
@@ -197,16 +197,16 @@ class UnifiedRole(Role):
 
 
 class RoleSwitch:
-    """Collective: every rank of a DP group calls `take` for the same order in the same turn."""
+    """Collective: all ranks of a DP group call `take` for the same order in the same turn."""
 
     def __init__(self, resources: Resources, become: Callable[[str], Role]) -> None:
-        """`become` puts the new role together; it raises PdctlError, TransferError or OSError when it cannot be had."""
+        """`become` builds the new role; it raises PdctlError, TransferError or OSError if it cannot."""
         self._resources = resources
         self._become = become
         self._broken = False
 
     def take(self, order: SwitchRole, role: Role) -> tuple[Role, Switched]:
-        """The role from here on, and what the leader answers."""
+        """Return the role from now on, and the leader's answer."""
         refusal = self._agreed(Failure(REFUSED, reason) if (reason := self._obstacle(role)) else None)
         if refusal is not None:
             return role, self._answer(order, refusal.message, safe=not self._broken)
@@ -249,7 +249,7 @@ class RoleSwitch:
 
 
 def shared_failure(group: Group, own: Failure | None) -> Failure | None:
-    """The failure of the lowest rank that has one, a cause before an echo. Every rank of `group` calls this."""
+    """Return the failure of the lowest rank that has one, a cause before an echo. Every rank of `group` calls this."""
     if group.size == 1:
         return own
     found = [unpack_failure(numbers) for numbers in group.gather_ints(pack_failure(own))]
@@ -259,7 +259,7 @@ def shared_failure(group: Group, own: Failure | None) -> Failure | None:
 
 
 def pack_failure(failure: Failure | None) -> tuple[int, ...]:
-    """As many numbers whatever it is; a long message loses its end."""
+    """Encode into a fixed number of int64s; truncate the message to fit."""
     text = f"{failure.code}\n{failure.message}" if failure else ""
     return PACKED.unpack(text.encode()[: PACKED.size].ljust(PACKED.size, b"\0"))
 
@@ -271,7 +271,7 @@ def unpack_failure(numbers: tuple[int, ...]) -> Failure | None:
 
 
 def live_rooms(role: Role) -> list[LiveRoom]:
-    """Oldest first."""
+    """Return the requests that have not ended or still hold pages, oldest first."""
     rooms = [_live(queue, req) for queue, req in role.members()]
     return sorted(rooms, key=lambda room: -room.age)
 

@@ -1,6 +1,6 @@
-"""One forward pass: which tokens of which requests, and what comes out of it.
+"""One forward pass: which tokens of which requests it computes, and its results.
 
-Of several pipeline stages only the last one has logits, and all of them must go on with the same tokens.
+Of several pipeline stages only the last one has logits, but all must go on with the same tokens.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """`prefill` batches extend prompts by many tokens; the others make one token for each request."""
+    """A `prefill` batch computes many tokens of its prompts; any other makes one token for each request."""
 
     parts: tuple[Part, ...]
     prefill: bool
@@ -54,7 +54,7 @@ IDLE = Batch((), prefill=False)
 class Pass:
     """A batch ready to be computed: nothing in it changes while another thread does that.
 
-    `rows` are the parts that get a token, `sampling` how each of them takes it.
+    `rows` are the parts that get a token, `sampling` how it is sampled for each.
     """
 
     batch: Batch
@@ -76,14 +76,14 @@ class Outcome:
 def run(batch: Batch, resources: Resources, shares: tuple[Share, ...] = ()) -> Outcome:
     """Compute K and V of every part, and take the next token of each request whose part completes.
 
-    `shares`: what every attention DP group brings to this pass (loop.py).
+    `shares`: what each attention DP group contributes to this pass (loop.py).
     """
     prepared = prepare(batch, resources.eos, shares)
     return conclude(prepared, compute(prepared, resources), resources)
 
 
 def prepare(batch: Batch, eos: frozenset[int], shares: tuple[Share, ...] = ()) -> Pass:
-    """From here to `conclude` the pages of the batch's requests stay theirs, whatever happens to them."""
+    """Prepare a pass. Until `conclude`, the batch's requests keep their pages, whatever happens to them."""
     now = steady_clock.now()
     tokens: list[int] = []
     slices: list[SeqSlice] = []
@@ -98,7 +98,7 @@ def prepare(batch: Batch, eos: frozenset[int], shares: tuple[Share, ...] = ()) -
 
 
 def compute(prepared: Pass, resources: Resources) -> Sampled | None:
-    """The pass itself, on any thread; None when no part completes."""
+    """Run the pass itself, on any thread; return None if no part completes."""
     logits = resources.runner.forward(prepared.forward)
     rows = prepared.rows
     if not rows:
@@ -110,7 +110,7 @@ def compute(prepared: Pass, resources: Resources) -> Sampled | None:
 
 
 def conclude(prepared: Pass, sampled: Sampled | None, resources: Resources) -> Outcome:
-    """Give each request what it got; one that was aborted during the pass gets nothing, and its pages go now."""
+    """Give each request its token. One aborted during the pass gets none, and its pages are released now."""
     batch, made = prepared.batch, []
     for req, extend in batch.parts:
         req.computing = False
@@ -148,19 +148,19 @@ def _sampling(req: Req, eos: frozenset[int]) -> SamplingRow:
 
 
 def share(sampled: Sampled | None, rows: Sequence[SamplingRow], groups: Groups) -> Sampled:
-    """What the last stage sampled, on every rank of the replica; `sampled` is None on the others."""
+    """Return what the last stage sampled, on every rank of the replica; `sampled` is None on the other stages."""
     if groups.pp.size == 1:
         if sampled is None:
             raise AssertionError("the only pipeline stage computed no logits")
         return sampled
     width = sum(2 + 2 * row.top_logprobs_num for row in rows)
     values = list(_packed(sampled, rows)) if sampled is not None else [0] * width
-    last = groups.replica.size - groups.attn_tp.size  # in world order its ranks stand at the end
+    last = groups.replica.size - groups.attn_tp.size  # its ranks are last in world order
     return _unpacked(groups.replica.share_ints(values, last), rows)
 
 
 def _packed(sampled: Sampled, rows: Sequence[SamplingRow]) -> Iterator[int]:
-    """id, logprob, then (id, logprob) of the best; a float64's bits travel as an int64. Fewer than asked for: -1."""
+    """Yield id, logprob, then (id, logprob) of the best, padded with -1; a float64 is sent as the int64 of its bits."""
     for index, row in enumerate(rows):
         yield int(sampled.ids[index])
         yield _bits(sampled.logprobs[index])

@@ -1,6 +1,6 @@
-"""The scheduler's log lines: SGLang's own wherever it has one, and one line of ours for every other step of a room.
+"""The scheduler's log lines: SGLang's own where there is one, and a line of ours for every other step of a room.
 
-SGLang (0.5.23) leaves no INFO line for a healthy room; ours start with `Room step:`, so that a reader can tell.
+SGLang (0.5.23) writes no INFO line for a healthy room; ours start with `Room step:`, so that a reader can tell.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = logging.getLogger("pdctl.engine")
 
 
 def step(req: Req, phase: str, **facts: float | int | str) -> None:
-    """`phase` is the queue the room has just entered; floats are seconds."""
+    """Log that a room has just entered the queue `phase`; floats are seconds."""
     if not req.room:
         return
     words = " ".join(
@@ -28,7 +28,7 @@ def step(req: Req, phase: str, **facts: float | int | str) -> None:
 
 
 def failed(req: Req, what: str, path: str, rank: int, reason: str) -> None:
-    """sglang 0.5.23: prefill warns, decode logs an error; the text is the same in both roles but for `path`."""
+    """sglang 0.5.23: a prefill logs a warning, a decode an error; the two texts differ only in `path`."""
     level = logging.WARNING if path == "req" else logging.ERROR
     log.log(
         level,
@@ -38,7 +38,7 @@ def failed(req: Req, what: str, path: str, rank: int, reason: str) -> None:
 
 
 def finished(req: Req, kind: str, resources: Resources) -> None:
-    """SGLang's line for a room whose KV cache has moved (there: only with --enable-request-time-stats-logging)."""
+    """Log SGLang's line for a room whose KV cache moved (in SGLang only with --enable-request-time-stats-logging)."""
     if not req.room:
         return
     at, meta = req.times, req.meta(resources.dp_rank)
@@ -64,7 +64,7 @@ def finished(req: Req, kind: str, resources: Resources) -> None:
 
 
 def _speed(gb_s: float) -> str:
-    """SGLang's two places, and more where these would hide that it is slow and not nothing."""
+    """Format with SGLang's two decimals, or with more where those would show a slow transfer as 0."""
     return f"{gb_s:.2f}" if gb_s >= 0.01 or not gb_s else f"{gb_s:.6f}"
 
 
@@ -84,7 +84,7 @@ class BatchLog:
         self.hit_rate = 0.0  # of the last prefill batch, as in sglang
 
     def passed(self, outcome: Outcome, queues: Queues, running_tokens: int) -> None:
-        """Take note of a forward pass. Only attention-TP rank 0 writes it down, as in sglang."""
+        """Take note of a forward pass. Only attention-TP rank 0 logs it, as in sglang."""
         if not self._resources.leader:
             return
         if outcome.batch.prefill:
@@ -96,7 +96,7 @@ class BatchLog:
             self._decode(queues, running_tokens)
 
     def usage(self) -> float:
-        """Share of the pool's pages in use; what only the prefix cache keeps is not."""
+        """Return the share of the pool's pages in use, without those that only the prefix cache keeps."""
         return self._resources.held_pages / self._resources.num_pages
 
     def _prefill(self, outcome: Outcome, queues: Queues) -> None:

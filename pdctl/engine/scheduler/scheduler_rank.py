@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pdctl.engine")
 
-REGISTRATION_LOOK = 0.5  # seconds between looks whether it was given up before the deadline
+REGISTRATION_LOOK = 0.5  # seconds between checks whether it was given up before the deadline
 REGISTRATION_DEADLINE = 60.0  # seconds; sglang 0.5.23 gives up after five attempts, about 15 s plus their timeouts
 
 
 def serve(args: ServerArgs, here: Whereabouts, ipc_dir: Path, dist_init: str) -> int:
-    """Serve until told to stop; returns the exit code. The reason of a death goes to the tokenizer manager first."""
+    """Serve until told to stop; return the exit code. Before an exit on an error, tell the tokenizer manager why."""
     channels = Channels.of(args, ipc_dir)
     mailbox = Mailbox(args.shape, here.rank, channels.tokenizer, log, keys_of(channels))
     dp_rank, pp_rank, tp_rank = here.key
@@ -66,7 +66,7 @@ def serve(args: ServerArgs, here: Whereabouts, ipc_dir: Path, dist_init: str) ->
         log.error("Start-up failed: %s. %s", error.message, error.fix)
         _last_words(mailbox, here, "; ".join(filter(None, (error.message, error.fix))))
         return 1
-    except Exception as error:  # noqa: BLE001  # a rank's last words, whatever ends it
+    except Exception as error:  # noqa: BLE001  # report whatever ends this rank
         hit_an_exception(log, "Scheduler", error)
         _last_words(mailbox, here, f"{type(error).__name__}: {error}")
         return 1
@@ -111,13 +111,13 @@ class Rank:
         )  # fmt: skip
 
     def _manager_died(self, reason: str) -> None:
-        """On the KV manager's thread. The scheduler may be in a long pass, and without the manager it serves nobody."""
+        """Runs on the KV manager's thread: the scheduler may be in a long pass, and cannot serve without it."""
         thread_death.end_later(reason)
         rank_processes.tell_end_reason(reason)
         self._mailbox.alarm(Died(self._tp_rank, self._dp_rank, reason, self._pp_rank))
 
     def _tell_place(self, on_cpu: bool) -> None:
-        """One line with the cells of `pdctl plan`'s rank table, under its titles."""
+        """Log one line with the columns of `pdctl plan`'s rank table."""
         rank = self._here.rank
         gpu = "cpu" if on_cpu else rank.gpu
         log.info(
@@ -184,7 +184,7 @@ class Rank:
         return rank_parts.role(self._resources, self._manager)
 
     def _become(self, mode: str) -> Role:
-        """Another role over the same weights, pool and transport. Raises PdctlError when it cannot be had."""
+        """Return another role on the same weights, pool and transport. Raise PdctlError if that fails."""
         if self._manager is not None and not self._manager.release():
             raise PdctlError(f"the KV manager of the {self._args.role} did not let go of the transport in time")
         self._args = dataclasses.replace(self._args, disaggregation_mode=mode)
@@ -193,7 +193,7 @@ class Rank:
         return self._take_role()
 
     def _await_registration(self, manager: PrefillManager) -> None:
-        """Wait until the instance's bootstrap server knows this rank: without that no decode can find it."""
+        """Wait until the instance's bootstrap server knows this rank: until then no decode can find it."""
         deadline = time.monotonic() + REGISTRATION_DEADLINE
         while not manager.registered.wait(REGISTRATION_LOOK):
             if not manager.registration_failure and time.monotonic() < deadline:
