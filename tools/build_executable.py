@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).with_name("one_file") / "executable"
 SOURCE, VERSION, SHA256 = "python3.11", "3.11.2", "2411c74bda5bbcfcddaf4531f66d1adc73f247f529aee981b029513aefdbf849"
-DEBIAN = "3.11.2-6+deb12u8"  # bookworm's, with its security patches; other ones give other bytes
-MADE = "1700000000"  # SOURCE_DATE_EPOCH: the time the interpreter says it was built at
+DEBIAN = "3.11.2-6+deb12u8"  # bookworm's, with its security patches; another version gives other bytes
+MADE = "1700000000"  # SOURCE_DATE_EPOCH: the build time that the interpreter reports
 LIBRARIES = "-lffi -ldl -lm"
-# Debian's packages with the static libraries, and one library of each.
+# Debian's packages with static libraries, and one library of each.
 STATIC = {
     "libssl-dev": "libssl.a", "zlib1g-dev": "libz.a", "libbz2-dev": "libbz2.a", "liblzma-dev": "liblzma.a",
     "libffi-dev": "libffi.a", "libzstd-dev": "libzstd.a",
@@ -49,8 +49,8 @@ LEFT_OUT = ("pdctl/checkpoints/make", "pdctl/checkpoints/corpus")
 class Target(NamedTuple):
     """A processor to build for.
 
-    triple: names the cross compiler's programs, "" for this machine's own; debian: its architecture there.
-    answers: what configure cannot find out where it cannot run what it compiles.
+    `triple`: prefix of the cross compiler's programs, "" for a native build; `debian`: Debian's architecture name.
+    `answers`: what configure cannot find out, because it cannot run what it compiles.
     """
 
     triple: str
@@ -62,7 +62,7 @@ class Target(NamedTuple):
         return f"{self.triple}-{name}" if self.triple else name
 
     def flags(self, work: Path) -> str:
-        """Where the cross compiler finds the headers and libraries of STATIC."""
+        """The cross compiler's flags for the headers and libraries of STATIC."""
         if not self.triple:
             return ""
         usr = work / "sysroot" / "usr"
@@ -107,7 +107,7 @@ def main() -> None:
 
 
 def lacking(target: Target) -> list[str]:
-    """What a build for `target` needs and this machine has not, as one installs it."""
+    """What a build for `target` needs and this machine lacks, as commands that install it."""
     found = []
     if sys.version_info[:2] != (3, 11):
         found.append(f"python3.11 to run this with (it compiles the modules; this is {sys.version.split()[0]})")
@@ -121,13 +121,13 @@ def lacking(target: Target) -> list[str]:
 
 
 def _has(library: str) -> bool:
-    """Whether gcc finds it; else it answers the bare name."""
+    """Whether gcc finds the library; if not, gcc prints the bare name."""
     asked = ["gcc", f"-print-file-name={library}"]
     return "/" in subprocess.run(asked, capture_output=True, text=True, check=True).stdout
 
 
 def _run(command: str, folder: Path, hint: str = "") -> None:
-    """With the same words in the same place: object files name neither this directory nor this moment."""
+    """Run a command so that object files contain neither this directory nor the time. SystemExit if it fails."""
     env = {**os.environ, "SOURCE_DATE_EPOCH": MADE, "LC_ALL": "C.UTF-8"}
     with (folder / "build.log").open("ab") as log:
         done = subprocess.run(["sh", "-ec", command], cwd=folder, env=env, stdout=log, stderr=log, check=False)
@@ -137,7 +137,7 @@ def _run(command: str, folder: Path, hint: str = "") -> None:
 
 
 def _source(work: Path) -> Path:
-    """Debian's source with its security patches. Raise SystemExit if the original is not the one that is expected."""
+    """The folder of Debian's source with its security patches. Raise SystemExit if the original's SHA-256 differs."""
     folder = work / f"{SOURCE}-{VERSION}"
     if not folder.is_dir():
         _run(f"apt-get source {SOURCE}={DEBIAN}", work, "a deb-src line in apt's sources, then apt-get update")
@@ -149,7 +149,7 @@ def _source(work: Path) -> Path:
 
 
 def _sysroot(work: Path, target: Target) -> None:
-    """Unpack the other processor's static libraries; nothing is installed. They are taken as apt has them today."""
+    """Unpack the other processor's static libraries in apt's current versions; nothing is installed."""
     root = work / "sysroot"
     if root.is_dir():
         return
@@ -177,7 +177,7 @@ def _interpreter(work: Path, source: Path, target: Target, jobs: int) -> bytes:
             words += [f"CPPFLAGS={found}", f"--with-openssl={work / 'sysroot' / 'usr'}", *target.answers]
         else:
             words += ["--with-openssl=/usr"]
-        _run(f"../{source.name}/configure {shlex.join(words)}", build)  # its own path becomes part of the program
+        _run(f"../{source.name}/configure {shlex.join(words)}", build)  # its path becomes part of the program
         (build / "Modules" / "Setup.local").write_bytes((HERE / "Setup.local").read_bytes())
         _run(f"make -j{jobs} LIBS={shlex.quote(LIBRARIES)} libpython3.11.a", build)
     wraps = ",".join(f"--wrap={name}" for name in WRAPPED)
@@ -198,8 +198,8 @@ def _loader(work: Path, target: Target) -> bytes:
 
 
 def _modules(library: Path) -> dict[str, bytes]:
-    """All modules compiled, below `lib/` those that are not pdctl's: another Python that runs the file for the engine
-    sees pdctl alone, whose engine it reads as source."""
+    """All modules, compiled; those that are not pdctl's are below `lib/`. Another Python that runs the file for the
+    engine sees only pdctl, whose engine it reads as source."""
     libraries = {name: content for name, content in pinned().items() if name != "typing_extensions.py"}
     ours = {name: content for name, content in package().items() if not name.startswith(LEFT_OUT)}
     here = {name: content for name, content in ours.items() if not name.startswith(ELSEWHERE)}
@@ -212,13 +212,13 @@ def _modules(library: Path) -> dict[str, bytes]:
 
 
 def _served(name: str) -> bool:
-    """Whether the engine or router may import it: they use these rooms and the ground floor."""
+    """Whether the engine or router may import the module: it is in a package of SERVED or directly in pdctl."""
     parts = name.split("/")
     return len(parts) == 2 or parts[1] in SERVED
 
 
 def _compiled(files: Mapping[str, bytes], optimize: int) -> dict[str, bytes]:
-    """Modules as .pyc whose source is never looked for (PEP 552), other files as they are."""
+    """Modules as .pyc files that are never checked against a source (PEP 552), other files unchanged."""
     found: dict[str, bytes] = {}
     for name, content in files.items():
         if not name.endswith(".py"):
@@ -231,7 +231,7 @@ def _compiled(files: Mapping[str, bytes], optimize: int) -> dict[str, bytes]:
 
 
 def _joined(outer: bytes, inner: bytes, modules: Mapping[str, bytes]) -> bytes:
-    """Loader, compressed interpreter, archive. A zip archive is read from its end, whatever stands before it."""
+    """Loader, compressed interpreter and archive in one file: a zip archive is read from its end."""
     import zstandard
 
     packed = zstandard.ZstdCompressor(level=19).compress(inner)

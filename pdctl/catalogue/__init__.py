@@ -1,4 +1,4 @@
-"""Every failure mode pdctl can name: one entry per code, as data.
+"""Every failure mode that pdctl can name: one entry per code, as data.
 
 CONTRIBUTING.md lists what else a new code needs.
 """

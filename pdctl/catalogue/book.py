@@ -1,4 +1,4 @@
-"""The catalogue opened: every entry by code, and the words people type for one."""
+"""Look up catalogue entries: by code, or by the words that people type for one."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ ENTRIES: tuple[Entry, ...] = tuple(entry for family in FAMILIES for entry in fam
 _BY_CODE = {entry.code: entry for entry in ENTRIES}
 _BY_SLUG = {entry.slug: entry for entry in ENTRIES}
 SUGGESTED = 3
-LOOKALIKES = str.maketrans("OIL", "011")  # letters for digits
+LOOKALIKES = str.maketrans("OIL", "011")  # letters typed in place of digits
 
 
 def entry(code: str) -> Entry:
-    """The entry of a code known to exist; KeyError is a mistake of the caller's source."""
+    """The entry of a code that is known to exist; a KeyError is a bug in the caller."""
     return _BY_CODE[code]
 
 
 def find(word: str) -> Entry:
-    """By code or slug, in any case; UsageError with the nearest when there is none."""
+    """The entry of a code or slug, case-insensitive. Raise UsageError with the nearest ones if there is none."""
     found = _BY_CODE.get(_code(word)) or _BY_SLUG.get(word.strip().lower().replace("_", "-"))
     if found is None:
         raise _unknown(word)
@@ -53,9 +53,9 @@ def find(word: str) -> Entry:
 
 
 def select(patterns: Iterable[str]) -> tuple[Entry, ...]:
-    """The entries that any of the patterns means: a code, the beginning of one (`PD2`), a slug, or a glob of either.
+    """The entries that match any of the patterns: a code, the beginning of one (`PD2`), a slug, or a glob of either.
 
-    In the order of the catalogue, each once. UsageError for a pattern that means none.
+    In the order of the catalogue, each once. Raise UsageError for a pattern that matches none.
     """
     wanted: set[str] = set()
     for pattern in patterns:
@@ -67,7 +67,7 @@ def select(patterns: Iterable[str]) -> tuple[Entry, ...]:
 
 
 def _code(word: str) -> str:
-    """As codes are written: in capitals, and with the letters that all begin with."""
+    """A typed code in its normal form: in capitals and with the prefix PD."""
     code = word.strip().upper()
     number = code.removeprefix("PD").lstrip("-_ ")
     return f"PD{number}" if number[:1].isdigit() else code
@@ -76,7 +76,7 @@ def _code(word: str) -> str:
 def _means(pattern: str, each: Entry) -> bool:
     code, slug = _code(pattern), pattern.lower().replace("_", "-")
     if any(sign in pattern for sign in "*?["):
-        import fnmatch  # late: few patterns are globs
+        import fnmatch  # imported late: few patterns are globs
 
         return fnmatch.fnmatchcase(each.code, code) or fnmatch.fnmatchcase(each.slug, slug)
     return each.slug == slug or (code.startswith("PD") and code[2:].isdigit() and each.code.startswith(code))
@@ -89,7 +89,7 @@ def _unknown(word: str) -> UsageError:
 
 
 def _similar_entries(typed: str) -> list[Entry]:
-    """Names that have the word in them, or else the code or name a few letters away."""
+    """The entries whose slug contains the word; if there are none, those whose code or slug is similar."""
     slug = typed.lower().replace("_", "-").strip("*?-")
     within = [each for each in ENTRIES if len(slug) > 2 and slug in each.slug]
     if within:

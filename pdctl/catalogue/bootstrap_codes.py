@@ -1,4 +1,4 @@
-"""Bootstrap servers, ports and addresses: how decode finds prefill, and how it does not."""
+"""Bootstrap servers, ports and addresses: how a decode finds its prefill, and how that fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arithmetic that comes out short: tokens, slots, ranks and buffers."""
+"""Capacity that does not suffice: tokens, slots, ranks and buffers."""
 
 from __future__ import annotations
 

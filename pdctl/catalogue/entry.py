@@ -46,7 +46,7 @@ class Severity(str, Enum):
 
 
 class Needs(str, Enum):
-    """What must be looked at to see it. The cheapest first."""
+    """What must be examined to detect a failure mode, the cheapest first."""
 
     TOPOLOGY = "topology"  # a topology or manifest alone
     ENDPOINT = "endpoint"  # an engine's HTTP surface or bootstrap server
@@ -57,14 +57,14 @@ class Needs(str, Enum):
 
 
 class Entry(NamedTuple):
-    """Codes retire, they never return. `slug` is the code's name in kebab case.
+    """A failure mode. A retired code is never reused. `slug` is the code's name in kebab case.
 
-    headline: one line, may use placeholders that the check fills: {name}, or {name|words} with the words that stand
-    there in a general explanation. explain: what happens, why, how it is recognised, and after "Next:" which side to
-    look at then. fix: one command or edit to paste, may use the same placeholders.
-    versions: the affected releases, in words. source: where it is known from.
-    reports: public threads it was reported in, as "sglang#14439" (`thread_address` has the addresses).
-    unseen: "" when a check or log signature exists; otherwise why it cannot be checked.
+    headline: one line; may have placeholders that the check fills: {name}, or {name|words}, where the words are used
+    in a general explanation. explain: what happens, why, how it is recognised, and after "Next:" which side to look at
+    then. fix: one command or edit to paste; may have the same placeholders.
+    versions: the affected releases, in words. source: where the failure mode is known from.
+    reports: public threads that report it, as "sglang#14439" (`thread_address` gives the addresses).
+    unseen: "" if a check or log signature exists; otherwise why it cannot be checked.
     """
 
     code: str
@@ -81,12 +81,12 @@ class Entry(NamedTuple):
 
 
 def cited(reports: str) -> tuple[str, ...]:
-    """Reports as they are listed in the catalogue: words of one text."""
+    """The reports in a text that lists them separated by spaces, as the catalogue does."""
     return tuple(reports.split())
 
 
 def fill(text: str, values: Mapping[str, object]) -> str:
-    """Headline or fix with its placeholders filled; one without a value becomes its words, or stands in capitals."""
+    """A headline or fix with its placeholders filled; one without a value becomes its words or its name in capitals."""
 
     def word(found: re.Match[str]) -> str:
         name, words = found[1], found[2]
@@ -96,7 +96,7 @@ def fill(text: str, values: Mapping[str, object]) -> str:
 
 
 def thread_address(report: str) -> str:
-    """The thread's address; the site forwards pull requests from there."""
+    """The URL of a report's thread; GitHub redirects it if it is a pull request. Raise PdctlError if it is unknown."""
     name, _, number = report.partition("#")
     if name not in REPOSITORIES or not number.isdigit():
         raise PdctlError(f"`{report}` is not a report pdctl can point to", f"known: {', '.join(REPOSITORIES)}")

@@ -1,4 +1,4 @@
-"""Routers, probes, time limits and rollouts: what keeps a deployment alive, and what only says so."""
+"""Routers, probes, time limits and rollouts: what keeps a deployment alive, and what only claims to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has to be switched on before the incident."""
+"""What must be switched on before an incident."""
 
 from __future__ import annotations
 

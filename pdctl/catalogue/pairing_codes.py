@@ -1,4 +1,4 @@
-"""Settings that prefill and decode must share, and releases that cannot keep what they promise."""
+"""Settings that prefill and decode must share, and releases that do not work as documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kept doctor from looking."""
+"""What prevented doctor from checking."""
 
 from __future__ import annotations
 

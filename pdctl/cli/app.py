@@ -1,4 +1,4 @@
-"""The verb table. Only the chosen verb's module is imported, so every verb pays for itself alone."""
+"""The verb table. Only the chosen verb's module is imported, so no verb pays for the imports of another."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ VERBS: tuple[Verb, ...] = (
 
 
 def build(argv: Sequence[str]) -> typer.Typer:
-    """The Typer application for this command line: the chosen verb whole, or every verb by its one line."""
+    """The Typer application for this command line: the chosen verb in full, or a one-line entry for every verb."""
     app = typer.Typer(
         name="pdctl",
         help="Plan, launch and diagnose prefill/decode disaggregated LLM serving.",
@@ -78,7 +78,7 @@ def build(argv: Sequence[str]) -> typer.Typer:
             app.command(verb.name, help=verb.help, short_help=verb.help)(_stub)
         return app
     if chosen not in known:
-        import shlex  # late: only a mistake needs these
+        import shlex  # imported late: needed only for an error
 
         from pdctl.suggestions import similar
 
@@ -93,7 +93,7 @@ def build(argv: Sequence[str]) -> typer.Typer:
     verb = known[chosen]
     module = importlib.import_module(verb.module)
     if hasattr(module, "app"):
-        for sub in module.app.registered_commands:  # its whole first line in the list: Typer would cut it
+        for sub in module.app.registered_commands:  # the whole first line for the list: Typer would cut it
             sub.short_help = sub.short_help or _first_line(sub.callback.__doc__)
         app.add_typer(module.app, name=verb.name, help=verb.help)
     else:
@@ -102,7 +102,7 @@ def build(argv: Sequence[str]) -> typer.Typer:
 
 
 def respelt(argv: Sequence[str]) -> list[str]:
-    """`-f FILE` was an overlay before `-F` was: it still is, with a note, for verbs that follow nothing."""
+    """`argv` with the old `-f FILE` for an overlay replaced by `-F`, with a note, for verbs without --follow."""
     verb = next((word for word in argv if not word.startswith("-")), None)
     words = list(argv)
     if verb not in WITH_OVERLAYS or not any(_is_old_overlay(word) for word in words):
@@ -116,7 +116,7 @@ def _is_old_overlay(word: str) -> bool:
 
 
 def call(app: typer.Typer, argv: Sequence[str]) -> int:
-    """Run it and say with which code to leave. UsageError for words that cannot be."""
+    """Run the command line and return its exit code. Raise UsageError if Typer refuses the words."""
     argv = respelt(argv)
     command = typer.main.get_command(app)
     refusal = cast(
@@ -125,13 +125,13 @@ def call(app: typer.Typer, argv: Sequence[str]) -> int:
     try:
         code = command.main(args=list(argv), prog_name="pdctl", standalone_mode=False)
     except refusal as error:
-        from pdctl.cli import usage  # late: only a mistake needs it
+        from pdctl.cli import usage  # imported late: needed only for an error
 
         if type(error).__name__ == "NoArgsIsHelpError":
             sys.stderr.write(f"{error}\n")
             return int(ExitCode.USAGE)
         raise usage.error_of(error, command, argv) from None
-    except SystemExit as left:  # Typer's own answer to a reader that went away; exits.py has the one of all verbs
+    except SystemExit as left:  # Typer's own handling of a closed pipe; exits.py handles it for all verbs
         if isinstance(left.__context__, BrokenPipeError):
             raise BrokenPipeError from left
         raise
@@ -143,4 +143,4 @@ def _first_line(text: str | None) -> str:
 
 
 def _stub() -> None:
-    """Stands for a verb in `pdctl --help`; never runs, because a named verb is imported whole."""
+    """Placeholder for a verb in `pdctl --help`; never runs, because the module of a named verb is imported."""

@@ -1,4 +1,4 @@
-"""`pdctl ask`: one request to the running deployment, its answer as it comes."""
+"""`pdctl ask`: send one request to the running deployment and stream its answer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def command(
     echo "The capital of France" | pdctl ask --raw --max-tokens 8
     pdctl ask --url http://127.0.0.1:8000 Hello -v
     """
-    text = _of_stdin() if prompt in (None, [], ["-"]) else " ".join(prompt or ())  # a sentence without quotes too
+    text = _of_stdin() if prompt in (None, [], ["-"]) else " ".join(prompt or ())  # accept a sentence without quotes
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise UsageError("the prompt is not UTF-8", "type it in a UTF-8 locale (LC_ALL=C.UTF-8), or pipe UTF-8 text in")
     if not text:
@@ -70,7 +70,7 @@ def command(
 
 
 def _of_stdin() -> str:
-    """As UTF-8, whatever the locale says of this terminal."""
+    """Standard input decoded as UTF-8, whatever the locale."""
     return sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
 
 
@@ -84,7 +84,7 @@ def _source(name: str | None, url: str | None, key_env: str) -> tuple[AnswerSour
         base = url.rstrip("/")
         return answer.AnswerSource("", base, completion_stream.first_model(base, key=key)), key
     run = find_run(home(os.environ), name)
-    if run.state in (State.FAILED, State.STOPPED):  # it was named, or none would have been found
+    if run.state in (State.FAILED, State.STOPPED):  # only a run named explicitly can be over here
         raise NotFoundError(
             f"run `{run.name}` {describe_ended(run)}: nobody is left to ask", f"pdctl diagnose --run {run.name}"
         )

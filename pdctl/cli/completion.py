@@ -1,4 +1,4 @@
-"""Shell completion: the script to install, and the answers, given without loading the command-line library."""
+"""Shell completion: the script to install, and the candidates, found without loading the command-line library."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ complete -c pdctl -a '(__pdctl)'
 
 
 def complete() -> None:
-    """Print the candidates for the last word of argv, one a line; nothing means: let the shell offer files."""
+    """Print the candidates for the last word of argv, one per line; if there are none, the shell offers files."""
     words = sys.argv[1:] or [""]
     *before, last = words
     verbs = [word for word in before if not word.startswith("-")]
@@ -40,7 +40,7 @@ def complete() -> None:
 
 
 def candidates(verbs: list[str], last: str) -> list[str]:
-    """Verbs first, then the verb's sub-verbs and options, then what lives on disk (names of runs)."""
+    """The verbs; once a verb is typed, its options, or its sub-verbs and the names of runs on disk."""
     if not verbs:
         return [verb for verb in sorted({path.split()[0] for path in OPTIONS}) if verb.startswith(last)]
     path = " ".join(verbs[:2]) if " ".join(verbs[:2]) in OPTIONS else verbs[0]
@@ -54,7 +54,7 @@ def candidates(verbs: list[str], last: str) -> list[str]:
 
 def runs() -> list[str]:
     """Names of the runs on this machine (the directory names under the state directory)."""
-    from pdctl.errors import UsageError  # late: verbs and options are completed without pathlib and enum
+    from pdctl.errors import UsageError  # imported late: verbs and options are completed without pathlib and enum
     from pdctl.user_files import state_directory
 
     try:

@@ -1,4 +1,4 @@
-"""`pdctl dialect`: what engines and routers write, and which of it a log speaks."""
+"""`pdctl dialect`: which lines engines and routers write, and which dialect a log speaks."""
 
 from __future__ import annotations
 

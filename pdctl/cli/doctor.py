@@ -45,7 +45,7 @@ DOCUMENTS = ("-o json", "-o sarif", "-o github", "-o junit")
 
 
 class Conflict(NamedTuple):
-    """Flags that do not go together: refused, where one would else be ignored. `{}` in `why` is the other flag."""
+    """Flags that exclude each other: refused, because one would be ignored. `{}` in `why` is the other flag."""
 
     flag: str
     others: tuple[str, ...]
@@ -143,7 +143,7 @@ def command(
         "--reached -": reached == STDIN, STDIN: STDIN in (what or ()),
     }  # fmt: skip
     _refuse([flag for flag, value in flags.items() if value not in (None, False)])
-    from pdctl.cli.options import key_of, seconds  # late, as below: what asks nobody pays for none of it
+    from pdctl.cli.options import key_of, seconds  # imported late, as below: not needed for offline uses
     from pdctl.doctor import request as asking
 
     words = asking.Words(
@@ -173,7 +173,7 @@ def command(
 
 
 def _refuse(given: Collection[str]) -> None:
-    """`given`: the flags that are set; an output form as `-o FORM`, what is read from standard input with its `-`."""
+    """Raise UsageError if two of the given flags conflict. `given`: with `-o FORM`, and `-` for standard input."""
     for each in CONFLICTS:
         clash = next((other for other in each.others if each.flag in given and other in given), None)
         if clash is not None:
@@ -181,7 +181,10 @@ def _refuse(given: Collection[str]) -> None:
 
 
 def _of_run(name: str | None, static: bool) -> Subject:
-    """A run of `pdctl launch`: its processes where they really are, the topology it came from, its logs."""
+    """A run of `pdctl launch` as doctor's subject: its processes at their actual addresses, its topology and logs.
+
+    Raise UsageError for a run on Kubernetes, NotFoundError without a run, NotProbedError for one that was stopped.
+    """
     from pdctl.doctor import request as asking
     from pdctl.launch import clusters, credentials, run_health
     from pdctl.launch.run import State
@@ -218,14 +221,14 @@ def _of_run(name: str | None, static: bool) -> Subject:
         folders={} if static or over else run_health.folders(directory),
         ended=() if static else run_health.ended(run, directory),
         key=credentials.api_key(run.deployment),
-        since=run.created,  # a run of the same name before it wrote into the same files
+        since=run.created,  # an earlier run of the same name may have written to the same files
     )
     title = f"run {run.name} {describe_ended(run)}" if over else f"run {run.name}"
     return asking.Subject(request, title, found.suppressions, run.name, over)
 
 
 def _look(subject: Subject, chosen: Selection) -> tuple[Facts, Report]:
-    """One look at everything the chosen checks need, and what they conclude."""
+    """Gather the facts that the chosen checks need, once, and report what the checks find."""
     from pdctl.doctor import check_run
     from pdctl.doctor.gather import gather
     from pdctl.render import term
@@ -277,9 +280,9 @@ def _print_command(subject: Subject, file: Path | None) -> None:
 
 
 def _reached(file: str) -> str:
-    """What the command of `--from-host` printed."""
+    """The output of the command that `--from-host` prints. Raise UsageError if it cannot be read."""
     hint = "give the file that holds the command's output"
-    if file == STDIN and sys.stdin is None:  # closed by who started us
+    if file == STDIN and sys.stdin is None:  # closed by our parent
         raise UsageError("--reached -: there is no standard input", hint)
     try:
         data = sys.stdin.buffer.read(LARGEST) if file == STDIN else user_files.read(file, LARGEST)
@@ -289,7 +292,7 @@ def _reached(file: str) -> str:
 
 
 def _pack(path: Path, subject: Subject, facts: Facts, report: Report) -> None:
-    """Write the archive of `--bundle`, and say where it is and what was taken out."""
+    """Write the archive of `--bundle`; say where it is and which secrets were removed."""
     from pdctl.deployment_secret import DeploymentSecret
     from pdctl.doctor import bundle
     from pdctl.launch import credentials
@@ -311,12 +314,12 @@ def _pack(path: Path, subject: Subject, facts: Facts, report: Report) -> None:
 
 
 def _watch(subject: Subject, chosen: Selection, interval: float, form: ReportForm) -> None:
-    """Until the signal. One look follows the other by `interval`, however long a look takes."""
+    """Check again and again until a signal, with `interval` seconds between checks, however long each takes."""
     from pdctl.doctor.check import Depth, advance, begin
     from pdctl.render import term
     from pdctl.render.findings import report_forms
 
-    if subject.request.depth is Depth.STATIC:  # a manifest, and no server named
+    if subject.request.depth is Depth.STATIC:  # a manifest without a server to ask
         raise UsageError("there is nothing to watch in what is written alone", "add --router URL")
     watched = begin()
     stream = term.out()

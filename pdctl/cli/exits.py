@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from typing import NoReturn, TextIO
 
 
-# Errors of what is around pdctl: full, read-only, broken or forbidden places.
+# Errors of pdctl's environment: full, read-only, broken or forbidden files and devices.
 SURROUNDINGS = frozenset({
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG,
     errno.ENOTDIR, errno.EISDIR, errno.ESTALE, errno.ENXIO, errno.ENODEV, errno.EFBIG, errno.ETXTBSY,
 })  # fmt: skip
 
-YOUNG = 50_000  # objects between two collections; with Python's 700 they cost a tenth of a small verb
+YOUNG = 50_000  # objects between garbage collections; with Python's 700 they take a tenth of a small verb's time
 
-INTERRUPTED = 130  # what Typer makes of a KeyboardInterrupt that no verb took
+INTERRUPTED = 130  # Typer's exit code for a KeyboardInterrupt that no verb handled
 
 
-# What our own letters become where the terminal's encoding lacks them; others are escaped.
+# Replacements of our own characters if the terminal's encoding lacks them; all others are escaped.
 PLAIN = {
     "…": "...", "→": "->", "×": "x", "─": "-", "±": "+-", "✗": "x", "✓": "ok", "–": "-", "│": "|", "├": "|", "└": "`",
     "━": "=", "╌": "-", "┊": ":", "╭": ",", "░": ".", "○": "o",
@@ -41,16 +41,16 @@ WITHOUT_LETTERS = "pdctl.plain"
 
 
 def run(argv: Sequence[str]) -> None:
-    """Run one verb and leave with the code of docs/cli.md; never returns normally except for code 0."""
+    """Run one verb and exit with the code listed in docs/cli.md, also for a bug, which is reported."""
     try:
         from pdctl.cli.app import build, call
 
         app = build(argv)
-        gc.freeze()  # what is imported by now stays; verbs go on importing, which makes no garbage either
+        gc.freeze()  # what is imported by now stays; the imports of the verb create no garbage either
         gc.set_threshold(YOUNG)
         gc.enable()
         codecs.register_error(WITHOUT_LETTERS, plain)
-        for stream in (sys.stdout, sys.stderr):  # names and logs hold letters that not every terminal has
+        for stream in (sys.stdout, sys.stderr):  # names and logs may contain characters that the terminal lacks
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors=WITHOUT_LETTERS)
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
@@ -58,7 +58,7 @@ def run(argv: Sequence[str]) -> None:
         try:
             code = call(app, argv)
         finally:
-            sys.stdout.flush()  # here, where a full disk or a closed pipe still gets an answer
+            sys.stdout.flush()  # flush here, where a full disk or a closed pipe is still handled
         if code == INTERRUPTED:
             reraise(signal.SIGINT)
         _leave(code)
@@ -66,7 +66,7 @@ def run(argv: Sequence[str]) -> None:
         _say(error)
         _leave(error.exit_code)
     except BrokenPipeError:
-        # The reader went away (`pdctl … | head`): not an error of ours, and nothing may be printed any more.
+        # The reader went away (`pdctl … | head`): this is not an error, and nothing more can be printed.
         _silence()
         _leave(ExitCode.OK)
     except OSError as error:
@@ -100,7 +100,7 @@ def run(argv: Sequence[str]) -> None:
 
 
 def reraise(number: int) -> None:
-    """End by the signal itself, so that the caller's `$?` tells the truth (130, 143)."""
+    """End by the signal itself, so that the caller's `$?` is right (130, 143)."""
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     signal.signal(number, signal.SIG_DFL)
@@ -108,9 +108,9 @@ def reraise(number: int) -> None:
 
 
 def leave_unheard(code: int, number: int = 0) -> NoReturn:
-    """End now, by signal `number` if there is one, where a thread still waits for a terminal that takes nothing.
+    """End now, by signal `number` if there is one, although a thread still waits for a blocked terminal.
 
-    That thread holds the stream: whatever flushes it, the end of the interpreter too, would wait for ever.
+    That thread holds the stream's lock: any flush, including the one at interpreter exit, would wait forever.
     """
     if number:
         signal.signal(number, signal.SIG_DFL)
@@ -119,18 +119,18 @@ def leave_unheard(code: int, number: int = 0) -> NoReturn:
 
 
 def plain(error: UnicodeError) -> tuple[str, int]:
-    """Encode what the stream's encoding lacks (an error handler of codecs): `PLAIN`, bytes of file names, escapes."""
+    """An error handler for codecs: replace what the encoding lacks by `PLAIN`, bytes of file names, or escapes."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(map(_plain, error.object[error.start : error.end])), error.end
 
 
 def _plain(letter: str) -> str:
-    if "\udc80" <= letter <= "\udcff":  # a byte of a name that is not text in this locale (PEP 383)
+    if "\udc80" <= letter <= "\udcff":  # a byte of a file name that is not text in this locale (PEP 383)
         return f"\\x{ord(letter) - 0xDC00:02x}"
     if letter.isascii():
         return letter
-    # As JSON escapes a letter: what goes through here may be a document.
+    # The same escapes as in JSON, because the output may be a JSON document.
     return PLAIN.get(letter) or "".join(f"\\u{unit:04x}" for unit in _utf16(letter))
 
 
@@ -140,20 +140,20 @@ def _utf16(letter: str) -> Iterator[int]:
 
 
 def _silence(stream: TextIO | None = None) -> None:
-    """What could not be written is not tried again when the interpreter ends."""
-    with contextlib.suppress(OSError, ValueError):  # standard output may be no file, or closed
+    """Redirect a broken stream to /dev/null, so that the interpreter's exit does not try to write again."""
+    with contextlib.suppress(OSError, ValueError):  # standard output may be closed, or not a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
 
 
 def _refused(error: OSError) -> StorageError:
-    """What the operating system refuses is no bug of pdctl, wherever it happens."""
+    """The error for an operation that the operating system refused, which is never a bug of pdctl."""
     where = f"{error.filename}: " if error.filename is not None else ""
     fix = {
         errno.ENOSPC: "free space there",
         errno.EDQUOT: "free space there, or raise the quota",
     }.get(error.errno or 0, "check the path and its permissions")
     if isinstance(error.filename, str) and error.errno in (errno.EACCES, errno.EPERM):
-        from pdctl import user_files  # late: only a refusal needs it
+        from pdctl import user_files  # imported late: needed only for an error
 
         owner = user_files.other_owner(error.filename)
         fix = f"run as its owner, {owner}, or {fix}" if owner else fix
@@ -164,7 +164,7 @@ def _say(error: PdctlError) -> None:
     try:
         _print(error)
         sys.stderr.flush()
-    except OSError:  # a full disk behind it, or nobody reads: the exit code still tells
+    except OSError:  # a full disk, or nobody reads: the exit code still tells
         _silence(sys.stderr)
 
 
@@ -179,7 +179,7 @@ def _print(error: PdctlError) -> None:
 
 
 def _report() -> None:
-    # Imported here: a run that ends well never pays for them (they are a tenth of `pdctl plan`'s start-up).
+    # Imported here, because only a crash needs them (they are a tenth of `pdctl plan`'s start-up time).
     import platform
     import tempfile
     import traceback
@@ -195,7 +195,7 @@ def _report() -> None:
         handle, name = tempfile.mkstemp(prefix="pdctl-crash-", suffix=".md")
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as report:
             report.write(text)
-    except OSError as error:  # no place to write it to: the terminal has it
+    except OSError as error:  # it cannot be saved, so print it
         sys.stderr.write(f"{text}  report: above, because it could not be written: {error.strerror}\n")
         return
     sys.stderr.write(f"  report: {name}\n  fix: file it with that report\n")
@@ -203,5 +203,5 @@ def _report() -> None:
 
 def _leave(code: int) -> None:
     sys.stdout.flush()
-    gc.freeze()  # the interpreter's end collects what there is, twice; nothing here waits for that
+    gc.freeze()  # skips the two collections at interpreter exit, which nothing here needs
     raise SystemExit(int(code))

@@ -1,4 +1,4 @@
-"""`pdctl import`: start scripts, compose files, recipes and manifests of others as a topology."""
+"""`pdctl import`: turn other people's start scripts, compose files, recipes and manifests into a topology."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def command(
     The topology goes to stdout, notes to stderr: what looks wrong in the files, what was left out, changed or assumed.
     Exit code 1: no plan can run it as it stands.
     """
-    from pdctl.imports.importer import import_files  # late: --help pays for none of it
+    from pdctl.imports.importer import import_files  # imported late: --help does not need it
     from pdctl.render import diagnostics
 
     if output is not None and output.exists() and not force:

@@ -110,7 +110,7 @@ def command(
 
 
 def _policy(given: str | None) -> OnDeath | None:
-    """No choice of Typer's: the words of before are understood too."""
+    """Parse --on-death. Typer's own choice would refuse the values used before 0.2. Raise UsageError if unknown."""
     try:
         return OnDeath(given) if given is not None else None
     except ValueError:
@@ -119,8 +119,11 @@ def _policy(given: str | None) -> OnDeath | None:
 
 
 def _ask_doctor(topology: Topology, plan: Plan) -> None:
-    """Doctor over what is written. Warnings in one line each; LaunchError, after every finding whole, for an error."""
-    from pdctl.doctor import check_run, selection  # late: --dry-run and --no-doctor need no checks
+    """Check the topology and plan with doctor, offline. Print warnings in one line each.
+
+    Print every error in full, then raise LaunchError.
+    """
+    from pdctl.doctor import check_run, selection  # imported late: --dry-run and --no-doctor do not need it
     from pdctl.doctor.check import Depth
     from pdctl.doctor.gather import gather
     from pdctl.doctor.request import Request

@@ -1,4 +1,4 @@
-"""Which logs a verb reads, and the part of them in time: RUN, PATH, `-`, `--since`, `--until`, `--tz`."""
+"""Which logs a verb reads, and which period of them: RUN, PATH, `-`, `--since`, `--until`, `--tz`."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ OutputFile = typer.Option("--output-file", metavar="FILE", help="Write the answe
 
 
 class Sources(NamedTuple):
-    """`names`: the lane of each path whose name a run's topology gives; other files are named by their stem.
+    """`names`: path → instance for the logs of a run; other files are named by their stem.
 
-    shown: what a path is called in answers where nobody typed it: a run's logs as `RUN/logs/router.log`.
-    lost: that lines of the run were not written, since when and why; "": all were, or nobody knows.
+    `shown`: path → its name in answers if nobody typed it: a run's logs are `RUN/logs/router.log`.
+    `lost`: since when and why lines of the run were not written; "" if all were, as far as is known.
     """
 
     paths: tuple[str, ...]
@@ -59,7 +59,7 @@ class Sources(NamedTuple):
 
 
 class LogReading(NamedTuple):
-    """What the command line says about how logs are read; texts as typed."""
+    """The command line's options for reading logs; texts as typed."""
 
     since: str | None = None
     until: str | None = None
@@ -69,14 +69,14 @@ class LogReading(NamedTuple):
 
 
 def sources(paths: Sequence[str], run: str | None) -> Sources:
-    """Paths as typed; without any, the logs of the named run, or of the only one alive, or of the latest."""
+    """The paths as typed; without any, the logs of the named run, of the only live one, or of the latest."""
     if paths:
         if run is not None:
             raise UsageError("--run and PATH name two places", "give one of them")
         if paths.count("-") > 1:
             raise UsageError("`-` stands twice: stdin can be read once", "give it once")
         return Sources(tuple(paths), {})
-    from pdctl.launch import launched  # late: paths need nothing of a run
+    from pdctl.launch import launched  # imported late: needed only for the logs of a run
     from pdctl.launch.run import OVER
     from pdctl.launch.state import home
 
@@ -101,7 +101,7 @@ def _called(part: LogPart, shown: Mapping[str, str]) -> LogPart:
 
 
 def library(logs: tuple[Log, ...], reading: LogReading, progress: Callable[[int, int], None] | None = None) -> Library:
-    """The logs, limited to the window in time where one was asked for."""
+    """The logs, limited to the period that was asked for, if any. Raise UsageError for an invalid period."""
     from pdctl.engines.vocabulary import speech
     from pdctl.logs.library import Library
 
@@ -119,7 +119,7 @@ def library(logs: tuple[Log, ...], reading: LogReading, progress: Callable[[int,
 
 
 class Last:
-    """The time of the last line of all logs, asked for only by a moment that is relative to it."""
+    """The time of the last line of all logs, determined only if a moment is relative to it."""
 
     def __init__(self, whole: Library) -> None:
         self._library = whole
@@ -132,14 +132,14 @@ class Last:
 
 
 def tell_window(library: Library, reading: LogReading) -> None:
-    """On stderr, before the answer that rests on it."""
+    """Print to stderr which period counts, before the answer that depends on it."""
     note = window_note(library, timezone(reading.tz))
     if note:
         term.err().write(f"note: {note}")
 
 
 def window_note(library: Library, zone: dt.tzinfo | None) -> str:
-    """Which lines count, in one sentence, and that there are none; "" where all do."""
+    """One sentence that says which lines count, and whether there are any; "" if all lines count."""
     if library.limits is None:
         return ""
     from pdctl.render.trace.wording import window
@@ -161,10 +161,10 @@ def moment(
     last: Callable[[], float],
     first: Callable[[], float | None] | None = None,
 ) -> float:
-    """Seconds since the epoch. A bare clock time is on the day of the last line.
+    """A moment in seconds since the epoch. A bare clock time is on the day of the last line.
 
-    One that is later than that line is on the day before, where the logs have lines of it. first: asked for then, None
-    where it is not known.
+    If that is later than the last line, it is on the day before, provided that the logs have lines of that day.
+    `first`: returns the time of the first line, None if unknown. Raise UsageError if `text` is not a time.
     """
     clock = CLOCK.fullmatch(text)
     if clock is not None:
@@ -172,7 +172,7 @@ def moment(
     if text[:1] == "-" or re.fullmatch(r"[\d.]+[a-z][\da-z.]*", text):
         return last() - seconds(flag, text.removeprefix("-"))
     try:
-        # 3.10 does not know the Z of RFC 3339.
+        # Python 3.10 does not accept the Z of RFC 3339.
         found = dt.datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
     except ValueError:
         raise UsageError(f"{flag} {text}: this is not a time", WAYS) from None
@@ -201,12 +201,12 @@ def _on_the_day(
 
 
 def _epoch(found: dt.datetime, zone: dt.tzinfo | None) -> float:
-    """A time without a zone is one of the logs' own."""
+    """A time in seconds since the epoch. Without a zone of its own, it is in the logs' zone."""
     return (found if found.tzinfo or zone is None else found.replace(tzinfo=zone)).timestamp()
 
 
 def timezone(text: str | None) -> dt.tzinfo | None:
-    """`UTC`, `+02:00`, `Europe/Berlin`; None (the zone of this machine) for `local` or nothing."""
+    """The zone of `UTC`, `+02:00` or `Europe/Berlin`; None (this machine's zone) for `local` or nothing."""
     if text is None or text.lower() == "local":
         return None
     if text.lower() in ("utc", "z"):
@@ -216,7 +216,7 @@ def timezone(text: str | None) -> dt.tzinfo | None:
         away = dt.timedelta(hours=int(offset[2]), minutes=int(offset[3]))
         if away < dt.timedelta(days=1):
             return dt.timezone(away if offset[1] == "+" else -away)
-    import zoneinfo  # late: rarely wanted
+    import zoneinfo  # imported late: rarely needed
 
     try:
         return zoneinfo.ZoneInfo(text)

@@ -1,4 +1,4 @@
-"""`pdctl logs`: what the processes of a run wrote, prefixed and in order of time."""
+"""`pdctl logs`: the output of a run's processes, prefixed and in order of time."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def command(
 
 
 def _begins(found: Launched, since: str) -> float:
-    """The moment meant; of a run, which one that is, and that no line was written since then, goes to stderr."""
-    if found.deployment is None:  # against now: kubectl does not tell when the last line was written
+    """The moment in seconds since the epoch. For a run, print that moment to stderr, and whether lines follow it."""
+    if found.deployment is None:  # relative to now: kubectl does not tell when the last line was written
         return log_sources.moment("--since", since, None, time.time)
     from pdctl.logs.library import Library
 

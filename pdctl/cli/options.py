@@ -1,4 +1,4 @@
-"""What several verbs read from their words alike: times, API keys, patterns."""
+"""Options that several verbs parse alike: times, API keys, patterns."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def seconds(flag: str, text: str) -> float:
 
 
 def key_of(variable: str) -> str:
-    """What `--key-env VARIABLE` names, else $PDCTL_API_KEY. Raise UsageError if the named variable is not set."""
+    """The API key from `--key-env VARIABLE`, else from $PDCTL_API_KEY. Raise UsageError if VARIABLE is not set."""
     if not variable:
-        from pdctl.http_auth import KEY_VARIABLE  # late: verbs that only read logs load no hashing
+        from pdctl.http_auth import KEY_VARIABLE  # imported late: verbs that only read logs do not load hashing
 
         return os.environ.get(KEY_VARIABLE, "")
     key = os.environ.get(variable, "")
@@ -29,7 +29,7 @@ def key_of(variable: str) -> str:
 
 
 def pattern(text: str | None) -> re.Pattern[str] | None:
-    """What `--grep` gives."""
+    """The compiled `--grep`; None if it is not given. Raise UsageError if it is not a regular expression."""
     if text is None:
         return None
     try:

@@ -1,6 +1,6 @@
 """`pdctl plan`: what will run where, for a topology or for a bare parallel shape."""
 
-# Without the deferral of annotations: Typer would compile and evaluate each of the forty again at every start.
+# No `from __future__ import annotations`: Typer would compile and evaluate each of the forty at every start.
 
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -15,12 +15,12 @@ from pdctl.render import term
 if TYPE_CHECKING:
     from pdctl.layout.instance_plan import Plan
 
-# These say something about a plan of a topology too; every other flag describes a bare shape.
+# These flags also apply to a topology; every other flag describes a bare shape.
 SHARED = ("topology", "overlays", "sets", "target", "output", "wide", "prefill_rate", "decode_batch")
 
 
 TOPOLOGY_ONLY = ("overlays", "sets", "target", "prefill_rate", "decode_batch")
-# What a flag of a bare shape says nothing without; several: any of them will do.
+# The flags without which a flag of a bare shape has no effect; any one of the groups suffices.
 WITHOUT = {
     "memory": (("model",),),
     "nic": (("model", "decode_tp"),),
@@ -45,7 +45,7 @@ class PlanTarget(str, Enum):
 
 
 class About(NamedTuple):
-    """What was said about the engine, the model and the hardware, quantities still as text."""
+    """The flags about the engine, the model and the hardware; quantities are still text."""
 
     version: str | None
     model: str | None
@@ -139,7 +139,7 @@ def _of_topology(
             role = "decode" if (flag.name or "").startswith("decode") else "prefill"
             hint = f"the topology says it; change it with --set, such as --set roles.{role}.tp=8"
             raise UsageError(f"{flag.opts[0]} does not go with a topology", hint)
-    from pdctl.layout.planner import plan_topology  # late: each form of the verb pays for itself alone
+    from pdctl.layout.planner import plan_topology  # imported late: each form of the verb loads only what it needs
     from pdctl.topology import resolve
 
     topology = resolve.load([resolve.find(each) for each in (name, *overlays)], sets)
@@ -159,7 +159,7 @@ def _of_flags(ctx: typer.Context, shape: Shape, decode: Shape, about: About) -> 
         raise UsageError(
             f"--{(lone[0] or '').replace('_', '-')} without --decode-tp", "give the decode's --decode-tp too"
         )
-    from pdctl.layout.planner import plan_shape  # late, as above
+    from pdctl.layout.planner import plan_shape  # imported late, as above
 
     return plan_shape(
         shape,
@@ -177,7 +177,7 @@ def _of_flags(ctx: typer.Context, shape: Shape, decode: Shape, about: About) -> 
 
 
 def _note_flags_without_effect(ctx: typer.Context) -> None:
-    """On stderr: a plan that is the same with and without a flag would be taken for the flag's answer."""
+    """Print to stderr which flags have no effect: otherwise the plan would be taken as computed with them."""
     given = {flag.name or "": flag.opts[0] for flag in _given_parameters(ctx)}
     words = {flag.name or "": flag.opts[0] for flag in ctx.command.params}
     for name, flag in given.items():
@@ -190,7 +190,7 @@ def _note_flags_without_effect(ctx: typer.Context) -> None:
 
 
 def _given_parameters(ctx: typer.Context) -> list[Any]:
-    """The parameters that stand on the command line."""
+    """The parameters that are given on the command line."""
     found = []
     for parameter in ctx.command.params:
         source = ctx.get_parameter_source(parameter.name or "")

@@ -145,7 +145,10 @@ def _record_result(order: SwitchOrder, result: Result, root: Path, directory: Ru
 
 
 def _where(instance: str, run: str | None, routed: bool) -> tuple[Run | None, str, str]:
-    """The run, the instance's name, its URL. An instance named by URL belongs to a run only if one is named."""
+    """The run, the instance's name and its URL. An instance given by URL belongs to a run only if --run is given.
+
+    Raise UsageError for a URL without --run and --router, NotFoundError for an unknown instance.
+    """
     root = home(os.environ)
     if "://" in instance:
         url = instance.rstrip("/")

@@ -1,4 +1,4 @@
-"""`pdctl rooms`: every room the logs know, and how each went; which of them are meant, and their order."""
+"""`pdctl rooms`: list the rooms in the logs and how each went; select and sort them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class RoomOrder(str, Enum):
-    """The latest, longest, furthest last; `--reverse` turns it around."""
+    """The sort keys. The latest, longest or furthest room is last; `--reverse` reverses the order."""
 
     STARTED = "started"
     DURATION = "duration"
@@ -117,7 +117,7 @@ def command(
 
 
 def _explain_empty_list(notes: ListNotes) -> ExitCode:
-    """An empty list is fine where healthy rooms leave no line, not where somebody died or nothing was understood."""
+    """The exit code for an empty list, which is fine unless an instance died or no line was recognized."""
     if notes.died:
         return ExitCode.FINDINGS
     return ExitCode.OK if notes.known else ExitCode.NOT_PROBED

@@ -1,4 +1,4 @@
-"""`pdctl self check`: what this pdctl is and can."""
+"""`pdctl self check`: what this pdctl is and what it can do here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pdctl trace-room`: which room is meant, what the logs tell of it, and the cause when it broke."""
+"""`pdctl trace-room`: find the room, tell its story from the logs, and name the cause if it broke."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pdctl.trace.room import Room
 
 
-HEX = 16  # digits of most rooms as spans write them
+HEX = 16  # hex digits of most rooms, as spans write them
 CODES = {
     "ok": ExitCode.OK,
     "failed": ExitCode.FINDINGS,
@@ -42,7 +42,7 @@ CODES = {
 
 
 class FollowedRoom(NamedTuple):
-    """A room that was followed; `interrupted`: by Ctrl-C, so that it is shown as it stood then."""
+    """A room that was followed. `interrupted`: by Ctrl-C; the room is as it was at that moment."""
 
     room: Room
     interrupted: bool
@@ -108,7 +108,7 @@ def command(
 
 
 def _unnamed(room: Room, typed: str = "") -> str:
-    """That no line names it. typed: the word it was read from."""
+    """The sentence that no line names the room. `typed`: the word it was read from."""
     read = f" (`{typed}` read as hex)" if typed and not typed.isdigit() else ""
     return f"no line of these logs names room {room.room}{read}"
 
@@ -121,7 +121,7 @@ def _not_found(room: Room, typed: str = "") -> NotFoundError:
 
 
 def _absent(room: Room, typed: str) -> Iterator[str]:
-    """In place of a page about a room of which there is nothing to draw."""
+    """The lines that replace the page about a room of which there is nothing to draw."""
     yield _unnamed(room, typed)
     flags = list(dict.fromkeys(one.enable_with for one in room.missing_evidence))
     if flags:
@@ -130,7 +130,7 @@ def _absent(room: Room, typed: str) -> Iterator[str]:
 
 
 def exit_code(rooms: Sequence[Room]) -> ExitCode:
-    """The worst of them: a room that broke outweighs one of which nothing is known."""
+    """The worst exit code of all rooms: one that broke outweighs one of which nothing is known."""
     codes = {CODES[room.outcome.value] for room in rooms}
     return next((code for code in (ExitCode.FINDINGS, ExitCode.NOT_PROBED) if code in codes), ExitCode.OK)
 
@@ -152,7 +152,7 @@ def _read(wanted: WantedRoom, sources: log_sources.Sources, reading: LogReading,
 
 
 def _why_unnamed(library: Library) -> tuple[str, ...]:
-    from pdctl.trace.summaries import ListNotes  # late: a room that is found needs none of it
+    from pdctl.trace.summaries import ListNotes  # imported late: needed only if no room is found
 
     return ListNotes(library).of_one()
 
@@ -160,7 +160,7 @@ def _why_unnamed(library: Library) -> tuple[str, ...]:
 def _follow(
     wanted: WantedRoom, sources: log_sources.Sources, reading: LogReading, limit: float, shown: Term | None
 ) -> FollowedRoom:
-    """The room when it has ended, or as it stands at the time limit or at Ctrl-C."""
+    """Follow a room until it ends, the time limit is reached or Ctrl-C is pressed; return it as it is then."""
     from pdctl.render.trace.following import RoomFollower
 
     if not wanted.named or "-" in sources.paths:

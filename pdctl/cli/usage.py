@@ -1,7 +1,7 @@
-"""What Typer refuses of a command line, in pdctl's own form: what is wrong, and what to type instead.
+"""Turn Typer's errors about a command line into pdctl's own form: what is wrong, and what to type instead.
 
-Typer carries click inside itself from 0.26 on and imports it before that: its errors are told apart by what they hold,
-never by where they come from.
+Typer contains a copy of click from 0.26 on and imports click before that, so errors are told apart by their attributes
+and not by their classes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pdctl.suggestions import similar
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-# What another verb does.
+# Sub-verbs that do not exist, and the command that does the job.
 ELSEWHERE = {
     "pdctl render slurm": "pdctl launch FILE -t slurm --dry-run prints the batch script and every step",
     "pdctl render shell": "pdctl plan FILE -o shell prints every command",
@@ -30,7 +30,7 @@ class ParamKind(Protocol):
 
 
 class Param(Protocol):
-    """What click holds of an option or argument."""
+    """The attributes that click has for an option or argument."""
 
     opts: list[str]
     secondary_opts: list[str]
@@ -51,7 +51,10 @@ class ClickCommand(Protocol):
 
 
 def error_of(refused: Exception, root: ClickCommand, argv: Sequence[str]) -> UsageError:
-    """`refused`: click's UsageError; `root`: the whole command. Not for its NoArgsIsHelpError, which is a help page."""
+    """pdctl's error for click's UsageError `refused`, except NoArgsIsHelpError, which is a help page.
+
+    `root`: the top-level command.
+    """
     path, command = _command(root, argv)
     context = getattr(refused, "ctx", None)
     if context is not None:
@@ -76,7 +79,7 @@ def error_of(refused: Exception, root: ClickCommand, argv: Sequence[str]) -> Usa
 
 
 def _command(root: ClickCommand, argv: Sequence[str]) -> tuple[str, ClickCommand]:
-    """The command that the words name, for an error that does not say where it was raised."""
+    """The command that `argv` names, for an error that does not say where it was raised."""
     path, command = "pdctl", root
     for word in argv:
         below = _below(command)
@@ -98,20 +101,20 @@ def _message_of(refused: Exception) -> str:
 
 
 def _no_option(path: str, command: ClickCommand, option: str) -> UsageError:
-    """The nearest option, or the nearest value of one: `--json` where it is `--output json`."""
+    """The error for an unknown option, which suggests the nearest option or value: `--output json` for `--json`."""
     options = [each for each in command.params if each.param_type_name == "option"]
     forms = {f"--{choice}": f"{each.opts[0]} {choice}" for each in options for choice in _choices(each)}
     forms.update({name: name for each in options for name in (*each.opts, *each.secondary_opts)})
     if path == "pdctl import" and option == "-m":
         fix = "a command line goes to standard input: echo 'python3 -m sglang.launch_server ...' | pdctl import -"
         return UsageError(f"{path} takes files, not a command line", fix)
-    tail = f"--{option.lstrip('-').partition('-')[2]}"  # `--prefill-tp` where the prefill's is plain `--tp`
+    tail = f"--{option.lstrip('-').partition('-')[2]}"  # `--prefill-tp`: the prefill's option is plain `--tp`
     near = tail if option.startswith("--prefill-") and tail in forms else _similar_word(option, forms)
     return UsageError(f"{path} has no option `{option}`", f"did you mean `{forms[near]}`?" if near else _help(path))
 
 
 def _option_alone(command: ClickCommand, option: str, message: str) -> UsageError:
-    """An option without its value, or with one that it does not take."""
+    """The error for an option without its value, or with a value that it does not take."""
     param = next((each for each in command.params if option in (*each.opts, *each.secondary_opts)), None)
     if "does not take" in message:
         return UsageError(f"{option} takes no value", f"write {option} alone")
@@ -119,7 +122,7 @@ def _option_alone(command: ClickCommand, option: str, message: str) -> UsageErro
 
 
 def _no_value(param: Param, message: str) -> UsageError:
-    """A value that the option or argument cannot have."""
+    """The error for an invalid value of an option or argument."""
     name, kind = _name(param), param.type.name
     quoted = QUOTED.match(message)
     value = quoted[1] if quoted else message.split(" ")[0]
@@ -163,7 +166,7 @@ def _metavar(param: Param) -> str:
 
 
 def _example(path: str, command: ClickCommand) -> str:
-    """The first line of the verb's own examples."""
+    """The first example in the verb's help; without one, its --help command."""
     lines = (line.strip() for line in (command.help or "").splitlines())
     found = next((line.partition("  #")[0].strip() for line in lines if line.startswith(f"{path} ")), None)
     return found or _help(path)

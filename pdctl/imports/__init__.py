@@ -1,1 +1,1 @@
-"""Other people's start scripts, compose files, recipes and manifests as a topology, with a note on all that changes."""
+"""Turn other people's start scripts, compose files, recipes and manifests into a topology, and note what changes."""

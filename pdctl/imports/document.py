@@ -1,4 +1,4 @@
-"""The topology that says what the files say, as plain values and as YAML."""
+"""The topology that is equivalent to the imported files, as plain values and as YAML."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from pdctl.manifests.manifest import ManifestPod, Mount
 
 STRIDE = 32
-SMALLEST = 1024  # ports below need privileges
+SMALLEST = 1024  # ports below it need privileges
 LABEL = re.compile(r"[^a-z0-9]+")
-KEPT = ("kubernetes", "slurm")  # a target that is there, with nothing to say
+KEPT = ("kubernetes", "slurm")  # targets that are kept even if they are empty
 FLAVOURS = {"LeaderWorkerSet": "lws", "RoleBasedGroup": "rbg", "DisaggregatedSet": "disaggregatedset"}
 USUAL = "disaggregatedset"
 DNS_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -41,7 +41,7 @@ GPU = "nvidia.com/gpu"
 
 
 class Draft(NamedTuple):
-    """`seats`: the instances it was made from, in the order a plan has them."""
+    """A topology as plain values. `seats`: the instances it was made from, in the plan's order."""
 
     values: Section
     seats: tuple[Seat, ...]
@@ -50,7 +50,7 @@ class Draft(NamedTuple):
 
 
 def draft(found: Found, name: str, notes: Notes) -> Draft:
-    """UsageError where the files start no engine of one of the roles."""
+    """The topology of the files. Raise UsageError if they start no engine of one of the roles."""
     made = instances(found.engines, notes)
     missing = [role for role in ROLES if not any(one.role == role for one in made)]
     if missing:
@@ -98,14 +98,14 @@ def draft(found: Found, name: str, notes: Notes) -> Draft:
 
 
 def to_yaml(values: Section, head: Sequence[str]) -> str:
-    import yaml  # late: what fails before it pays for it too otherwise
+    import yaml  # imported late: an import that fails earlier does not load it
 
     body = yaml.safe_dump(_literal(_pruned(values)), sort_keys=False, allow_unicode=True, width=120)
     return "".join(f"# {line}\n" for line in head) + body
 
 
 def _literal(value: object) -> object:
-    """A topology fills in `${…}`: a `$` that stays is written twice."""
+    """`value` with every `$` doubled, because a topology expands `${…}`."""
     if isinstance(value, dict):
         return {name: _literal(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -135,7 +135,7 @@ def _router(found: Found, notes: Notes) -> FoundRouter | None:
 
 
 def _pools(found: Found, seats: Sequence[Seat], roles: dict[str, Section], notes: Notes) -> Section:
-    """Only what is not a pool of eight GPUs; and in `roles`, which pool is whose."""
+    """The pools that differ from the default of eight GPUs per host. Also set each role's pool in `roles`."""
     gpu, wide = found.sections.get("gpu"), numerals.whole(str(found.sections.get("gpus-per-host") or ""))
     if wide is not None or gpu:
         return {"default": {"gpus-per-host": min(max(wide or GPUS, 1), 64), "gpu": gpu}}
@@ -169,12 +169,12 @@ def _pools(found: Found, seats: Sequence[Seat], roles: dict[str, Section], notes
 
 
 def _pod(seat: Seat) -> int:
-    """GPUs of one pod: those the instance takes, whatever the limit says."""
+    """The GPUs of one pod: those that the instance uses, whatever its limit says."""
     return min(placement.gpus(seat.instance), 64)
 
 
 def _ports(seats: Sequence[Seat]) -> Section:
-    """What the first prefill has; the others count up from there."""
+    """The ports of the first prefill; those of the other instances count up from them."""
     leader = next(seat.instance.leader for seat in seats if seat.instance.role == ROLES[0])
     http, bootstrap = leader.number("port"), leader.number("disaggregation-bootstrap-port")
     found: Section = {}
@@ -189,7 +189,7 @@ def _ports(seats: Sequence[Seat]) -> Section:
 
 
 def _dist(seats: Sequence[Seat]) -> int | None:
-    """The port of the first address to meet at, or what the first NCCL port was counted from."""
+    """The base of the dist-init ports, from the first --dist-init-addr or from the first NCCL port; None if unknown."""
     for index, seat in enumerate(seats):
         flag = seat.instance.leader.flags.find("dist-init-addr")
         port = placement.address(flag.values[0])[1] if flag is not None and flag.values else None
@@ -213,7 +213,7 @@ def _targets(found: Found, seats: Sequence[Seat], router: FoundRouter | None, no
 
 
 def _local(seats: Sequence[Seat], notes: Notes) -> Section:
-    """The GPUs that each instance is shown, as the list a topology has once."""
+    """`targets.local`: the GPUs visible to all instances, as the one list of a topology."""
     if all(seat.instance.leader.flags.text("device") == "cpu" for seat in seats):
         kinds = {seat.instance.leader.kind for seat in seats}
         return {} if kinds == {EMBEDDED} else {"gpus": "none"}
@@ -237,7 +237,7 @@ def _local(seats: Sequence[Seat], notes: Notes) -> Section:
 
 
 def _kubernetes(found: Found, router: FoundRouter | None, notes: Notes) -> dict[str, object]:
-    """What manifests say besides the engines, as `targets.kubernetes`."""
+    """`targets.kubernetes`: what the manifests say besides the engines."""
     pods = [engine.pod for engine in found.engines if engine.pod is not None and engine.part != "worker"]
     made: dict[str, object] = {"flavour": _flavour(pods, notes)}
     if pods and DNS_NAME.fullmatch(pods[0].namespace) and pods[0].namespace != "default":
@@ -301,7 +301,7 @@ def _pod_settings(pods: Sequence[ManifestPod], notes: Notes) -> dict[str, object
 
 
 def _storage(found: Found, notes: Notes) -> dict[str, object]:
-    """Volumes and Secrets of the engines; the first pod's where two call different things by one name."""
+    """The volumes and Secrets of the engines. A volume whose name has two meanings is left out, with a note."""
     volumes: dict[str, dict[str, object]] = {}
     secrets: dict[str, str] = {}
     for engine in found.engines:
@@ -329,7 +329,7 @@ def _is_source(mount: Mount) -> bool:
 
 
 def _is_size(text: str) -> bool:
-    """A topology writes sizes as Kubernetes does, but for those without a B or an i."""
+    """Whether a topology accepts the size: it has Kubernetes' notation, except sizes without a B or an i."""
     try:
         return parse_size(text) > 0
     except UnitError:

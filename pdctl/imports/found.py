@@ -1,4 +1,4 @@
-"""What the files say, whatever their form: engines, routers, what is around both; and the notes of an import."""
+"""What the files say, independent of their form: engines, routers and their surroundings; and an import's notes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 ROLES = ("prefill", "decode")
 TRUTHS = ("", "true", "1")
-# Flags of a node, not of an instance: where it listens and which of its instance's nodes it is.
+# Flags of a node, not of an instance: where it listens, and which of its instance's nodes it is.
 PLACEMENT = (
     "host", "port", "nnodes", "node-rank", "dist-init-addr", "nccl-port", "base-gpu-id", "gpu-id-step",
     "disaggregation-bootstrap-port",
@@ -24,11 +24,11 @@ OF_NODE = (*GPU_LISTS, "NODE_RANK", "RANK", "HOST_IP")
 
 
 class FoundEngine(NamedTuple):
-    """One command line of an engine, or, in manifests, all that are started by it.
+    """One command line of an engine; in a manifest it stands for all the pods that it starts.
 
-    kind: sglang, dynamo or embedded. command: the words that start it, empty for the usual ones. copies: instances,
-    None where nobody says. nodes: of one instance, where the object around it says so. host: where it runs, as far
-    as the form of the file tells. part: leader or worker of a group written as two.
+    `kind`: sglang, dynamo or embedded. `command`: the words that start it, empty for the usual ones. `copies`: number
+    of instances, None if unknown. `nodes`: per instance, if the enclosing object says so. `host`: where it runs, if
+    the form of the file tells. `part`: leader or worker of a group with two templates, else "".
     """
 
     role: str
@@ -50,7 +50,7 @@ class FoundEngine(NamedTuple):
         return self.flags.number(*names)
 
     def said(self, name: str) -> str:
-        """The place of a flag, or of the engine."""
+        """The place of a flag; that of the engine if the flag is not given."""
         flag = self.flags.find(name)
         return flag.place if flag is not None and flag.place else self.place
 
@@ -60,7 +60,7 @@ class FoundEngine(NamedTuple):
 
 
 class FoundRouter(NamedTuple):
-    """kind: sglang-router, smg, mini-lb, pdctl or dynamo. `listed`: workers by role, in order."""
+    """`kind`: sglang-router, smg, mini-lb, pdctl or dynamo. `listed`: its workers by role, in order."""
 
     kind: str
     flags: Flags
@@ -72,7 +72,7 @@ class FoundRouter(NamedTuple):
 
 
 class Found(NamedTuple):
-    """`sections`: what the form of a file decides besides roles and router, in the topology's own keys."""
+    """`sections`: what a recipe says besides roles and router, under the topology's keys."""
 
     engines: tuple[FoundEngine, ...]
     routers: tuple[FoundRouter, ...]
@@ -81,12 +81,12 @@ class Found(NamedTuple):
 
 
 def bare(flag: Flag) -> bool:
-    """Given without a value, or with one that says as much."""
+    """Whether a flag is given without a value, or with `true` or `1`, which mean the same."""
     return not flag.values or (len(flag.values) == 1 and flag.values[0].lower() in TRUTHS)
 
 
 class Sort(str, Enum):
-    """LEFT_OUT: a topology has no place for it. ASSUMED: nobody said. CHANGED: pdctl does it in another way."""
+    """LEFT_OUT: a topology cannot express it. ASSUMED: the files do not say. CHANGED: pdctl does it differently."""
 
     SUSPECT = "looks wrong"
     LEFT_OUT = "left out"
@@ -95,7 +95,7 @@ class Sort(str, Enum):
 
 
 class Note(NamedTuple):
-    """`place` is file:line, or "" where the whole is meant."""
+    """`place`: file:line, or "" if the note is about the whole import."""
 
     sort: Sort
     place: str
@@ -106,7 +106,7 @@ class Note(NamedTuple):
 
 
 class Notes:
-    """Collects notes, each once, those on one thing together."""
+    """Collects the notes of an import, each once."""
 
     def __init__(self) -> None:
         self._found: dict[Note, None] = {}
@@ -124,6 +124,6 @@ class Notes:
         self._found.setdefault(Note(Sort.ASSUMED, place, text))
 
     def listed(self) -> tuple[Note, ...]:
-        """What looks wrong first; of each sort, what has a place before what has none."""
+        """All notes: first what looks wrong; within each sort, notes with a place before those without."""
         order = list(Sort)
         return tuple(sorted(self._found, key=lambda note: (order.index(note.sort), not note.place)))

@@ -1,4 +1,4 @@
-"""Files in, the text of a checked and planned topology out, with a note on all that differs from the files."""
+"""Turn files into the text of a checked and planned topology, with a note on everything that differs from them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 RECIPE, KUBERNETES = "recipe", "kubernetes"
 RELEASE = "flag-not-in-release"
-# Decided elsewhere, derived, or told of above.
+# Flags that are decided elsewhere, derived, or already noted.
 TOLD = (
     "host", "port", "nnodes", "node-rank", "dist-init-addr", "nccl-port", "base-gpu-id", "gpu-id-step", "model-path",
     "served-model-name", "disaggregation-bootstrap-port", "disaggregation-mode", "tp-size", "dp-size", "attn-dp-size",
@@ -40,7 +40,7 @@ MOVABLE = (("ports", "dist-init"), ("ports", "bootstrap"), ("ports", "http"), ("
 
 
 class Import(NamedTuple):
-    """`text` is a topology that can be checked. summary: what it holds, in one line. feasible: whether it can run."""
+    """`text`: a valid topology. `summary`: its contents in one line. `feasible`: whether a plan can run it."""
 
     text: str
     notes: tuple[Note, ...]
@@ -55,7 +55,7 @@ class Import(NamedTuple):
 def import_files(
     files: Sequence[str], known: Mapping[str, str], name: str | None, environ: Mapping[str, str]
 ) -> Import:
-    """UsageError for files that cannot be read, or that start no pair of prefill and decode."""
+    """Import files. Raise UsageError if one cannot be read, or if they start no pair of prefill and decode."""
     if files.count(STDIN) > 1:
         raise UsageError("standard input can be read once", "name - once")
     texts = [("<stdin>" if each == STDIN else each, text_of(each)) for each in files]
@@ -65,7 +65,7 @@ def import_files(
 def import_texts(
     texts: Sequence[tuple[str, str]], known: Mapping[str, str], name: str, environ: Mapping[str, str]
 ) -> Import:
-    """As `read`, of (name, text) pairs."""
+    """As `import_files`, for (name, text) pairs."""
     notes = Notes()
     found = gather(texts, known, notes)
     if not found.engines and not found.routers:
@@ -83,7 +83,7 @@ def import_texts(
 
 
 def _name(files: Sequence[str]) -> str:
-    """The file's; its directory's where several files are one deployment, and for a compose file, as compose has it."""
+    """The file's name; for several files of one deployment or a compose file, the directory's name, as compose does."""
     if files[0] == STDIN:
         return "imported"
     first = Path(files[0])
@@ -92,7 +92,7 @@ def _name(files: Sequence[str]) -> str:
 
 
 def gather(texts: Sequence[tuple[str, str]], known: Mapping[str, str], notes: Notes) -> Found:
-    """`texts`: (name, text) of each file; `known`: variables to fill in. UsageError for what is none of the forms."""
+    """Read all files. `texts`: (name, text) of each; `known`: variables to fill in. Raise UsageError for a topology."""
     variables = dict(known)
     engines: list[FoundEngine] = []
     routers: list[FoundRouter] = []
@@ -103,7 +103,7 @@ def gather(texts: Sequence[tuple[str, str]], known: Mapping[str, str], notes: No
         if form == read.TOPOLOGY:
             raise UsageError(f"{name} is a topology already", "check it with `pdctl topology check`")
         if form == RECIPE:
-            from pdctl.imports import recipe  # late: the other forms need none of it
+            from pdctl.imports import recipe  # imported late: only recipes need it
 
             found = recipe.read(text, name, variables, notes)
             engines += found.engines
@@ -114,7 +114,7 @@ def gather(texts: Sequence[tuple[str, str]], known: Mapping[str, str], notes: No
             engines += started.engines(manifest, variables, notes)
             routers += started.routers(manifest, variables, notes)
         if form in (SCRIPT, ""):
-            from pdctl.manifests import shell  # late, as above
+            from pdctl.manifests import shell  # imported late: only scripts need it
 
             after = shell.variables(text, variables)
             if not form and after == variables:
@@ -128,7 +128,7 @@ def gather(texts: Sequence[tuple[str, str]], known: Mapping[str, str], notes: No
 
 
 def form_of(text: str) -> str:
-    """What a file is: script, compose, recipe, kubernetes, topology; "" for none of them."""
+    """The form of a file: script, compose, recipe, kubernetes or topology; "" if it is none of them."""
     kind = read.kind_of(text)
     if kind == read.MANIFEST:
         return KUBERNETES
@@ -139,7 +139,7 @@ def form_of(text: str) -> str:
 
 
 def _form_of_all(forms: Sequence[str]) -> str:
-    """Manifests beside a script are a deployment on Kubernetes: the script applies them."""
+    """The form of all files together. Manifests with a script are a Kubernetes deployment: the script applies them."""
     for form in (KUBERNETES, RECIPE, COMPOSE):
         if form in forms:
             return form
@@ -152,7 +152,7 @@ class Imported(NamedTuple):
 
 
 def verify(draft: Draft, head: Sequence[str], name: str, environ: Mapping[str, str], notes: Notes) -> Imported:
-    """The text of a topology that can be checked and planned; what cannot stay as it was is noted."""
+    """The text of a topology that can be checked and planned; note what had to change for that."""
     values, resolved = _accepted(draft, name, environ, notes)
     plan = _planned(resolved, notes)
     engine = values["engine"]
@@ -169,7 +169,7 @@ def verify(draft: Draft, head: Sequence[str], name: str, environ: Mapping[str, s
 def _accepted(
     draft: Draft, name: str, environ: Mapping[str, str], notes: Notes
 ) -> tuple[dict[str, object], ResolvedTopology]:
-    """Ports that meet in a topology's way of counting are left to pdctl, one kind after the other."""
+    """Drop ports that collide when pdctl counts up from them, one kind after the other, until the topology is valid."""
     values = dict(draft.values)
     for section, key in MOVABLE:
         inner = values.get(section)
@@ -181,7 +181,7 @@ def _accepted(
 
 
 def _meeting(values: dict[str, object], name: str, environ: Mapping[str, str]) -> bool:
-    """Two servers want one port. Any other mistake is raised: what is written here can have none."""
+    """Whether two servers use the same port. Any other error is raised: a generated topology must not have one."""
     try:
         resolve.of_text(document.to_yaml(values, ()), name, environ)
     except TopologyError as error:
@@ -203,7 +203,7 @@ def _planned(resolved: ResolvedTopology, notes: Notes) -> Plan | None:
 def _release(
     values: dict[str, object], plan: Plan, name: str, environ: Mapping[str, str], notes: Notes
 ) -> tuple[dict[str, object], Plan]:
-    """The newest release that has all the flags: the files name none."""
+    """Choose the newest release that has all the flags, because the files name none."""
     reasons = [problem.message for problem in plan.problems if problem.code == RELEASE]
     for version in reversed(SGLANG) if reasons else ():
         engine = values["engine"]
@@ -217,7 +217,7 @@ def _release(
 
 
 def _compare(draft: Draft, plan: Plan, notes: Notes) -> None:
-    """Ports and flags that would be others than those in the files."""
+    """Note ports and flags for which the plan differs from the files."""
     for role in ROLES:
         planned = [one for one in plan.instances if one.role == role]
         seats = [seat for seat in draft.seats if seat.instance.role == role]

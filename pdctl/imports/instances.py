@@ -1,4 +1,4 @@
-"""Engines put together to instances, and what contradicts: between nodes of one, between the instances of a role."""
+"""Combine engines into instances, and note contradictions: between nodes of one, and between instances of a role."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pdctl.manifests.command_lines import Flag
     from pdctl.topology.model import FlagValue
 
-NODES = 1024  # more are a slip
-# What a pod is told about itself, which only flags of a node refer to.
+NODES = 1024  # more must be a mistake
+# Variables that tell a pod about itself; only flags of a node refer to them.
 FIELDS = re.compile(r"(POD|NODE|HOST)_(IP|NAME)|(LWS|RBG_LWP)_(WORKER_INDEX|GROUP_SIZE|LEADER_ADDRESS)")
 FIELD = re.compile(rf"\$\(({FIELDS.pattern})\)")
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -25,7 +25,7 @@ VARIABLE = "give it with --var NAME=VALUE"
 
 
 class Instance(NamedTuple):
-    """`written`: the command lines there are, node 0 first. `nodes`: of one instance. `copies` None: nobody says."""
+    """`written`: its command lines in the files, node 0 first. `nodes`: per instance. `copies` None: unknown."""
 
     written: tuple[FoundEngine, ...]
     nodes: int
@@ -41,7 +41,7 @@ class Instance(NamedTuple):
 
 
 def instances(engines: Sequence[FoundEngine], notes: Notes) -> tuple[Instance, ...]:
-    """In the order written, prefill before decode."""
+    """The instances in the order of the files, prefill before decode."""
     found: list[list[FoundEngine]] = []
     for engine in engines:
         if not engine.role:
@@ -57,7 +57,7 @@ def instances(engines: Sequence[FoundEngine], notes: Notes) -> tuple[Instance, .
 
 
 def _together(group: list[FoundEngine], engine: FoundEngine) -> bool:
-    """Leader and worker of one object; or further nodes that meet at the same address."""
+    """Whether `engine` belongs to `group`: leader and worker of one object, or nodes with the same --dist-init-addr."""
     first = group[0]
     if first.role != engine.role or (first.pod is None) != (engine.pod is None):
         return False
@@ -89,7 +89,7 @@ def _instance(group: list[FoundEngine], notes: Notes) -> Instance:
 
 
 def _compare(leader: FoundEngine, other: FoundEngine, notes: Notes) -> None:
-    """One instance starts with one set of flags: whatever differs, two ranks read differently."""
+    """Note differences between two nodes of an instance: all its ranks must start with the same flags."""
     which = f"node {other.node}" if other.node is not None else "the workers"
     for name, one, two in differences(leader, other, {*PLACEMENT} - {"nnodes", "disaggregation-bootstrap-port"}):
         if one and two:
@@ -113,7 +113,7 @@ def _compare(leader: FoundEngine, other: FoundEngine, notes: Notes) -> None:
 
 
 def differences(one: FoundEngine, two: FoundEngine, besides: Iterable[str]) -> list[tuple[str, str, str]]:
-    """(flag, value of one, value of two) where they differ; "" where a flag is not given, "given" without a value."""
+    """(flag, value of one, value of two) where they differ; "" if a flag is absent, "given" if it has no value."""
     names = dict.fromkeys(flag.name for engine in (one, two) for flag in engine.flags.given)
     found = []
     for name in names:
@@ -131,7 +131,7 @@ def said(engine: FoundEngine, name: str) -> str:
 
 
 class Settings(NamedTuple):
-    """`flags` without those of a node; `engine` is the one whose values are taken where the others differ."""
+    """The settings of a role. `flags`: without those of a node; `engine`: the one whose values win over the others'."""
 
     engine: FoundEngine
     flags: Mapping[str, Flag]
@@ -151,7 +151,7 @@ class Settings(NamedTuple):
 
 
 def one_setting(found: Sequence[Instance], notes: Notes) -> Settings:
-    """Of one role; `found` is not empty."""
+    """The settings of one role from its instances, with a note for each difference. `found` must not be empty."""
     engine = found[0].leader
     for name in dict.fromkeys(flag.name for one in found for flag in one.leader.flags.given):
         if name in PLACEMENT:
@@ -198,12 +198,12 @@ def _env(found: Sequence[Instance], engine: FoundEngine, notes: Notes) -> dict[s
 
 
 def of_node(name: str, value: str | None) -> bool:
-    """It differs by node; an empty list of GPUs hides them all, from everybody."""
+    """Whether a variable differs by node. An empty list of GPUs does not: it hides all GPUs on every node."""
     return name in OF_NODE and value != ""
 
 
 def values(flag: Flag) -> FlagValue | None:
-    """As a topology has it; None where it hangs on a variable that nobody has filled in."""
+    """A flag's value as in a topology; None if it contains an unresolved variable."""
     if any("$" in each for each in flag.values if not each.startswith(("{", "["))):
         return None
     if not flag.values:
@@ -213,7 +213,7 @@ def values(flag: Flag) -> FlagValue | None:
 
 
 def scalar(text: str) -> str | int | float:
-    """A number where it would be written back letter by letter."""
+    """`text` as a number if that would be written back exactly the same, else as it is."""
     whole = numerals.signed(text, 10**15)
     if whole is not None and str(whole) == text:
         return whole

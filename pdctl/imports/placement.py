@@ -1,4 +1,4 @@
-"""Where the instances stand: hosts from the addresses that lead to them, GPUs of a host, the ports they count from."""
+"""Where the instances run: hosts from the router's addresses, GPUs per host, and the ports."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from pdctl.imports.instances import Instance
     from pdctl.manifests.command_lines import Listed
 
-GPUS = 8  # of a host, where nobody says
+GPUS = 8  # per host, if unknown
 BOOTSTRAP_FLAG = "disaggregation-bootstrap-port"
-MOST = 1024  # instances of a role
+MOST = 1024  # maximum number of instances of a role
 SELF = re.compile(r"localhost|127\.[\d.]+|::1|0\.0\.0\.0|::|")
-NUMBERED = re.compile(r"([a-z0-9][a-z0-9-]{0,40}?)-\d+")  # how a plan calls the hosts of a pool
+NUMBERED = re.compile(r"([a-z0-9][a-z0-9-]{0,40}?)-\d+")  # a plan's names for the hosts of a pool
 
 
 class Seat(NamedTuple):
-    """One instance. `host` is "" where it is this machine, or nobody says."""
+    """One instance and its host; `host` is "" for this machine, or if unknown."""
 
     instance: Instance
     host: str
 
 
 def address(url: str) -> tuple[str, int | None]:
-    """Host and port of a URL, a variable in its place included; the host of this machine is ""."""
+    """Host and port of a URL, either of which may be a variable; the host is "" for this machine."""
     rest = url.split("://", 1)[-1].split("/", 1)[0]
     host, _, port = rest.rpartition(":") if not rest.endswith("]") else (rest, "", "")
     if not host:
@@ -43,7 +43,7 @@ def address(url: str) -> tuple[str, int | None]:
 
 
 def seats(found: Sequence[Instance], routers: Sequence[FoundRouter], form: str, notes: Notes) -> tuple[Seat, ...]:
-    """One for every instance: as many as copies are wanted, or as the router lists."""
+    """One seat per instance: as many as copies are wanted, or as the router lists."""
     placed: list[Seat] = []
     for role in ROLES:
         mine = [one for one in found if one.role == role]
@@ -64,7 +64,7 @@ def seats(found: Sequence[Instance], routers: Sequence[FoundRouter], form: str, 
 
 
 def _note_hosts(placed: Sequence[Seat], notes: Notes) -> None:
-    """A topology names pools of hosts; which they are is the target's to say. Nothing is lost of `h100-0`."""
+    """Note lost host names: a topology has pools, and the target chooses hosts. Names such as `h100-0` are kept."""
     mine = [seat for seat in placed if seat.host and "[" not in seat.host and not NUMBERED.fullmatch(seat.host)]
     hosts = dict.fromkeys(f"{seat.instance.role} on {seat.host}" for seat in mine)
     if hosts:
@@ -72,7 +72,7 @@ def _note_hosts(placed: Sequence[Seat], notes: Notes) -> None:
 
 
 def _on_hosts_of_their_own(placed: list[Seat], notes: Notes) -> list[Seat]:
-    """Scripts that say no host may be for several: two servers of one machine have two ports, and share its GPUs."""
+    """Scripts without hosts may be meant for several: put each instance on its own if ports or GPUs would collide."""
     leaders = [seat.instance.leader for seat in placed]
     if any(seat.host for seat in placed) or any(_shares(leader) for leader in leaders):
         return placed
@@ -88,13 +88,13 @@ def _on_hosts_of_their_own(placed: list[Seat], notes: Notes) -> list[Seat]:
 
 
 def _shares(leader: FoundEngine) -> bool:
-    """It is told which of a host's GPUs are its own, or needs none."""
+    """Whether an engine is told which of its host's GPUs to use, or needs none."""
     shown = next((leader.env[name].value for name in GPU_LISTS if name in leader.env), None)
     return leader.kind == EMBEDDED or bool(leader.number("base-gpu-id")) or (shown or "0")[0] != "0"
 
 
 def _note_bootstrap_port(each: Listed, leader: FoundEngine | None, notes: Notes) -> None:
-    """What the router is told of a prefill's bootstrap port: pdctl tells it anew, so a mistake ends here."""
+    """Note a wrong bootstrap port in the router's command line; pdctl writes the right one."""
     place = each.evidence.partition(": ")[0]
     own = leader.number(BOOTSTRAP_FLAG) if leader is not None else None
     if own is None and leader is not None and not leader.flags.has(BOOTSTRAP_FLAG):
@@ -106,7 +106,7 @@ def _note_bootstrap_port(each: Listed, leader: FoundEngine | None, notes: Notes)
 
 
 def describe_null_port(each: Listed, code: str) -> str:
-    """What is wrong with a prefill that the router is told no bootstrap port of, with its place."""
+    """What is wrong with a prefill whose bootstrap port is missing in the router's command line, with its place."""
     return f"{each.evidence.partition(': ')[0]}: {code}{_null(each)}"
 
 
@@ -130,7 +130,7 @@ def _missed(role: str, mine: list[Instance], urls: list[Listed], notes: Notes) -
 
 
 def _by_address(role: str, mine: list[Instance], urls: list[Listed], notes: Notes) -> Iterator[Seat]:
-    """Each command takes the first address with its port; an address that is left over is one more of the same."""
+    """Give each command the router's first address with its port; every address left over is one more such instance."""
     left = list(urls)
     hosts: dict[int, str] = {}
     for index, one in enumerate(mine):
@@ -141,7 +141,7 @@ def _by_address(role: str, mine: list[Instance], urls: list[Listed], notes: Note
             if role == ROLES[0]:
                 _note_bootstrap_port(chosen, one.leader, notes)
         host = address(chosen.url)[0] if chosen is not None else _own(one.leader)
-        hosts[index] = f"{role}: {host}" if "[" in host else host  # an element of a list: of which, nobody knows
+        hosts[index] = f"{role}: {host}" if "[" in host else host  # an element of a list: which one is unknown
         yield Seat(one, hosts[index])
     if urls and len(left) == len(urls):
         place = left[0].evidence.partition(": ")[0]
@@ -157,7 +157,7 @@ def _by_address(role: str, mine: list[Instance], urls: list[Listed], notes: Note
 
 
 def _own(leader: FoundEngine) -> str:
-    """The address to meet at, or to listen on."""
+    """An engine's host from --dist-init-addr or --host; "" if neither names another machine."""
     for name in ("dist-init-addr", "host"):
         flag = leader.flags.find(name)
         if flag is not None and flag.values:
@@ -168,7 +168,7 @@ def _own(leader: FoundEngine) -> str:
 
 
 def gpus(one: Instance) -> int:
-    """Of one node."""
+    """The number of GPUs of one node of an instance."""
     leader = one.leader
     widths = [max(leader.number(name) or 1, 1) for name in ("tp-size", "pp-size")]
     plain = not leader.flags.has("enable-dp-attention")
@@ -177,14 +177,14 @@ def gpus(one: Instance) -> int:
 
 
 def spans_hosts(placed: Sequence[Seat]) -> bool:
-    """Not all on one machine."""
+    """Whether the instances run on more than one machine."""
     return len({seat.host for seat in placed}) > 1 or any(
         seat.instance.nodes > 1 and seat.instance.leader.kind != EMBEDDED for seat in placed
     )
 
 
 def pools(placed: Sequence[Seat]) -> Mapping[str, dict[str, int]]:
-    """GPUs a host needs, by pool and the roles in it: {"prefill": {"prefill": 8}}. Hosts of both roles are one pool."""
+    """Pool → role → GPUs that a host needs, as {"prefill": {"prefill": 8}}. Hosts with both roles form one pool."""
     used: dict[str, dict[str, int]] = {}
     for role in ROLES:
         mine = [seat for seat in placed if seat.instance.role == role]
@@ -197,7 +197,7 @@ def pools(placed: Sequence[Seat]) -> Mapping[str, dict[str, int]]:
 
 
 def _reach(seat: Seat, mine: Sequence[Seat]) -> int:
-    """The GPUs its host needs: up to the last one it takes, or all that instances on it take."""
+    """The number of GPUs its host needs: up to the last one it uses, or as many as all instances on it use."""
     each = gpus(seat.instance)
     base = seat.instance.leader.number("base-gpu-id") or 0
     together = each if not seat.host else sum(gpus(one.instance) for one in mine if one.host == seat.host)
@@ -205,6 +205,6 @@ def _reach(seat: Seat, mine: Sequence[Seat]) -> int:
 
 
 def _pool(hosts: set[str]) -> str:
-    """`h100` of hosts h100-0 and h100-1."""
+    """The common prefix of numbered hosts: `h100` for h100-0 and h100-1; "" if there is none."""
     found = {match[1] if (match := NUMBERED.fullmatch(host)) else "" for host in hosts}
     return found.pop() if len(found) == 1 else ""

@@ -1,4 +1,4 @@
-"""A recipe of srt-slurm (srtctl): SGLang's flags by role, nodes and workers, and the cluster around them."""
+"""Read a recipe of srt-slurm (srtctl): SGLang's flags by role, nodes and workers, and the cluster's settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TRUE = ("true", "yes", "on")
 SWEPT = re.compile(r"\{\w+\}")  # one of several values that a sweep fills in
-# What srtctl itself gives every worker: it counts ports up from these.
+# The ports that srtctl gives to workers, counting up from these, and to the router.
 HTTP, BOOTSTRAP, ROUTER = 6100, 7200, 8000
 READ = ("health_check", "name", "model", "resources", "backend", "frontend", "slurm", "benchmark")
 RESOURCES = (
@@ -32,7 +32,7 @@ CLOCK = re.compile(r"(?:(\d{1,4})-)?(\d{1,6})(?::(\d{1,4}))?(?::(\d{1,4}))?")
 
 
 def read(body: str, name: str, known: Mapping[str, str], notes: Notes) -> Found:
-    """`known` fills in what a sweep would. UsageError where it serves no pairs."""
+    """Read a recipe. `known`: values for what a sweep fills in. Raise UsageError if it has no prefill and decode."""
     document = next(documents(body, name), None)
     config = get(document, "backend", "sglang_config")
     if config is None:
@@ -90,7 +90,7 @@ def _frontend(document: Node | None) -> str:
 
 
 def _flag(key: str, value: Node, file: str, known: Mapping[str, str]) -> Flag | None:
-    """A flag as srtctl would give it: `true` bare, `false` and null not at all."""
+    """A flag as srtctl writes it: `true` without a value, `false` and null not at all."""
     name = key.replace("_", "-")
     name = ALIASES.get(name, name)
     said = text(value)
@@ -147,7 +147,7 @@ def _sections(document: Node | None, file: str, notes: Notes) -> dict[str, objec
 
 
 def duration(said: str) -> int | None:
-    """Slurm's times in seconds: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
+    """Slurm's duration in seconds, from M, M:S, H:M:S, D-H, D-H:M or D-H:M:S; None for any other text."""
     found = CLOCK.fullmatch(said)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""The sections of a topology, each made from what the engines of both roles and the router say."""
+"""The sections of a topology, each derived from the engines of both roles and the router."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 Section = dict[str, object]
 Both = "Mapping[str, Settings]"  # by role
-# What `engine.traceable` stands for.
+# The flags that `engine.traceable` stands for.
 TRACEABLE: dict[str, FlagValue] = {
     "enable-request-time-stats-logging": True,
     "log-requests": True,
     "log-requests-level": 0,
     "enable-metrics": True,
 }
-# What dynamo.sglang takes and SGLang does not, and what SGLang may not be given behind a router.
+# Flags that dynamo.sglang has and SGLang does not, and those that SGLang must not have behind a router.
 DYNAMO = re.compile(r"dyn-.*|endpoint|migration-limit|store-kv|request-plane|event-plane|use-sglang-tokenizer|"
                     r"custom-jinja-template|dump-config-to|discovery-backend|skip-tokenizer-init")  # fmt: skip
 TAG = re.compile(r":v?([0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4})[^/@:]*(?:@|$)")
@@ -42,7 +42,7 @@ DISCOVERY = re.compile(r"service-discovery.*|(prefill|decode)-selector|selector|
 
 
 def model(both: Mapping[str, Settings], notes: Notes) -> Section:
-    """One model for both roles, the prefill's where they differ."""
+    """The model of both roles; if they differ, the prefill's."""
     found: Section = {}
     said = {
         key: _agreed(both, flag, notes)
@@ -63,7 +63,7 @@ def model(both: Mapping[str, Settings], notes: Notes) -> Section:
     found["path"] = path
     name = said["served-name"]
     if name is None and path.startswith("/") and engine.kind != EMBEDDED:
-        name = path  # what SGLang serves a directory as, where no name is given
+        name = path  # SGLang's name for a directory if no name is given
     if name is not None and name != (PurePath(path).name if path.startswith("/") else path):
         found["served-name"] = name
     for key in ("dtype", "kv-dtype"):
@@ -76,7 +76,7 @@ def model(both: Mapping[str, Settings], notes: Notes) -> Section:
 
 
 def _agreed(both: Mapping[str, Settings], flag: str, notes: Notes) -> str | None:
-    """A flag a topology has once. Told by one role alone, it is told to both."""
+    """The value of a flag that a topology has once. If only one role has the flag, both get it, with a note."""
     said = {role: one.text(flag) for role, one in both.items()}
     given = {role: value for role, value in said.items() if value is not None}
     if len(set(given.values())) > 1:
@@ -94,7 +94,7 @@ def _agreed(both: Mapping[str, Settings], flag: str, notes: Notes) -> str | None
 
 
 def role(one: Settings, instances: int, notes: Notes) -> Section:
-    """Sizes and the rest of the keys; `args` and `env` come from `shared`."""
+    """A role's sizes and other keys; `args` and `env` come from `split_common`."""
     found: Section = {"instances": instances}
     attention = one.has("enable-dp-attention") or (one.number("attn-dp-size") or 1) > 1
     sizes = {
@@ -132,7 +132,7 @@ def _size(one: Settings, flag: str, notes: Notes) -> int:
 
 
 def args(one: Settings, notes: Notes) -> dict[str, FlagValue]:
-    """The flags that no key decides, by name."""
+    """Name → value of the flags that no key of the topology stands for."""
     found: dict[str, FlagValue] = {}
     for given, flag in one.flags.items():
         name = _whole_name(one, given, notes)
@@ -157,7 +157,7 @@ def args(one: Settings, notes: Notes) -> dict[str, FlagValue]:
 
 
 def _whole_name(one: Settings, name: str, notes: Notes) -> str:
-    """SGLang's argparse takes the beginning of a name for the name; a topology does not."""
+    """The full name of a flag: SGLang's argparse accepts abbreviations, a topology does not."""
     if one.engine.kind == EMBEDDED or name in arguments() or name in ENGINE_OWNED:
         return name
     meant = [each for each in arguments() if each.startswith(name)]
@@ -168,7 +168,7 @@ def _whole_name(one: Settings, name: str, notes: Notes) -> str:
 
 
 def split_common(both: Mapping[str, Mapping[str, object]]) -> tuple[Section, dict[str, Section]]:
-    """What both roles have alike, and what each has besides."""
+    """The values that both roles share, and the rest by role."""
     first, *others = both.values()
     common = {name: value for name, value in first.items() if all(_alike(each, name, value) for each in others)}
     return common, {
@@ -181,7 +181,7 @@ def _alike(other: Mapping[str, object], name: str, value: object) -> bool:
 
 
 def traceable(both: Mapping[str, dict[str, FlagValue]], notes: Notes) -> bool:
-    """Whether all engines log what trace-room reads; then the flags that say so are taken out of `both`."""
+    """Whether all engines log what trace-room reads; if so, remove the flags for it from `both`."""
     whole = all(TRACEABLE.items() <= own.items() for own in both.values())
     if whole:
         for own in both.values():
@@ -209,7 +209,7 @@ def transfer(both: Mapping[str, Settings], kind: str, notes: Notes) -> Section:
 
 
 def release(both: Mapping[str, Settings]) -> str | None:
-    """From the tags of the images; None where they do not say."""
+    """The SGLang release from the tags of the images; None if they do not tell."""
     for one in both.values():
         image = one.engine.image
         match = TAG.search(image) if "dynamo" not in image else None
@@ -238,7 +238,7 @@ def router(one: FoundRouter | None, notes: Notes) -> Section:
 
 
 def _router_args(one: FoundRouter, kind: str, notes: Notes) -> dict[str, FlagValue]:
-    """What no key of `router` decides; a topology lists its servers itself, so nothing has to be discovered."""
+    """The flags that no key of `router` stands for, without discovery flags: a topology lists its servers itself."""
     known = routers.arguments(kind)
     found: dict[str, FlagValue] = {}
     for flag in one.flags.given:

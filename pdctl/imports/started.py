@@ -1,4 +1,4 @@
-"""Pods and scripts as the engines and routers they start: variables filled in, prefixes taken apart."""
+"""The engines and routers that pods and scripts start, with variables filled in and prefixes parsed."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from pdctl.manifests.manifest import Container, Manifest, ManifestPod, PlacedWord
 
 EXPANSION = re.compile(r"\$\((\w+)\)")
-# What operators put into the environment of a group's pods.
+# Variables that operators set in the pods of a group.
 SIZES = ("LWS_GROUP_SIZE", "RBG_LWP_GROUP_SIZE")
 PYTHONS = ("python", "python3")
-PROMPTS = (["$"], ["#"], [">"])  # of a page that shows commands
+PROMPTS = (["$"], ["#"], [">"])  # shell prompts copied from a page
 DOCKER = re.compile(r"--?(?:e|env)(?:=(.*))?", re.DOTALL)
 
 
 class Start(NamedTuple):
-    """One command line in its pod."""
+    """One command line with its pod and container."""
 
     pod: ManifestPod
     container: Container
@@ -91,7 +91,7 @@ def _router(start: Start, known: Mapping[str, str], notes: Notes) -> FoundRouter
 
 
 def _listed(flags: Flags, role: str, ports: Flag | None) -> Iterator[Listed]:
-    """`--prefill URL [PORT]`, once for each; the first mini_lb took several addresses, and the ports in a list."""
+    """The router's workers, one `--prefill URL [PORT]` each; the first mini_lb took several URLs and a port list."""
     given = ports.values[0].split(",") if ports is not None and ports.values else []
     number = 0
     for flag in flags.all(role):
@@ -107,7 +107,7 @@ def _listed(flags: Flags, role: str, ports: Flag | None) -> Iterator[Listed]:
 
 
 def _flags(start: Start, known: Mapping[str, str]) -> Flags:
-    """With what Kubernetes would fill in, and what `--var` says."""
+    """The flags with the variables that Kubernetes or `--var` would fill in."""
     pod, container, found = start
     values = {said.name: said.value for said in container.env if said.value is not None and "$(" not in said.value}
     values |= dict(known)
@@ -122,7 +122,7 @@ def _flags(start: Start, known: Mapping[str, str]) -> Flags:
 
 
 def _settled(flag: Flag) -> Flag:
-    """A variable behind the values of a flag is no value of it: `--trust-remote-code $MORE`."""
+    """A flag without the variables that follow its values, as in `--trust-remote-code $MORE`."""
     takes = {each.takes for each in arguments().get(flag.name, ())}
     values = [each for each in flag.values if each not in ("$@", "$*")]
     keep = 0 if takes == {""} else 1 if takes == {"="} else len(values)
@@ -135,7 +135,7 @@ def _line(argv: tuple[PlacedWord, ...], found: ServerProgram) -> int:
 
 
 def _head(start: Start, notes: Notes) -> tuple[tuple[str, ...], list[SaidSetting], str]:
-    """The interpreter, unless it is the usual one; variables and image of a `docker run` before it."""
+    """The interpreter and its words, unless it is a usual one; variables and image of a `docker run` in front of it."""
     pod, container, found = start
     head = [word.text for word in found.head]
     place = pod.at(_line(container.argv, found))

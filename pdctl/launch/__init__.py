@@ -1,1 +1,1 @@
-"""Starts a plan, watches it, ends it without leaving anything behind."""
+"""Start a plan, watch it, and end it without leaving anything behind."""

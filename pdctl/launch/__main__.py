@@ -13,7 +13,7 @@ from pdctl.launch.targets.local import LocalRuntime
 
 def main(argv: list[str]) -> int:
     directory = RunDir(Path(argv[0]))
-    os.set_inheritable(int(argv[1]), False)  # the lock is the supervisor's, not its children's
+    os.set_inheritable(int(argv[1]), False)  # the supervisor alone holds the lock: its children must not inherit it
     run = directory.load()
     outcome = Supervisor(directory, run, LocalRuntime(run.name, os.environ), lambda event: None).run()
     return outcome.code or 128 + outcome.signal

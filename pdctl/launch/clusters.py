@@ -1,4 +1,4 @@
-"""Deployments that a Kubernetes cluster runs: where to ask about each. The cluster holds the truth about its pods.
+"""Records of the deployments that run on a Kubernetes cluster: where to ask about each. Pod state stays in the cluster.
 
 $PDCTL_HOME/clusters/NAME.json, schema pdctl.cluster/1
 """
@@ -25,7 +25,7 @@ INSTANCE = re.compile(r"(prefill|decode)(-\d+)?|router")
 
 
 class Cluster(NamedTuple):
-    """`pods`: how many each part has when all is well; `kinds`: the resources it is made of, as kubectl names them."""
+    """A deployment. `pods`: how many pods each part should have; `kinds`: its resource kinds, as kubectl names them."""
 
     name: str
     namespace: str
@@ -38,7 +38,7 @@ class Cluster(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Inside the cluster."""
+        """The router's URL inside the cluster."""
         return f"http://{self.name}-router.{self.namespace}:{self.port}"
 
     @property
@@ -47,7 +47,7 @@ class Cluster(NamedTuple):
 
 
 class ClusterHealth(NamedTuple):
-    """`missing`: a sentence for each thing that is; empty when all is ready."""
+    """A deployment's pods. `missing`: one sentence for each thing that is missing; empty when everything is ready."""
 
     of: Cluster
     pods: tuple[ClusterPod, ...]
@@ -59,7 +59,7 @@ class ClusterHealth(NamedTuple):
 
 
 def meant(root: Path, name: str | None) -> Cluster | None:
-    """The deployment called `name`; without a name the only one, where no run of this machine could be meant."""
+    """The deployment called `name`. Without a name: the only one, unless a live run on this machine could be meant."""
     if not (root / "clusters").is_dir():
         return None
     if name is not None:
@@ -70,7 +70,7 @@ def meant(root: Path, name: str | None) -> Cluster | None:
 
 
 def meant_by(root: Path, words: Sequence[str]) -> tuple[Cluster | None, Sequence[str]]:
-    """The deployment and its instances; the first word may be an instance of the only one."""
+    """The deployment and the instances named in `words`. The first word may be an instance of the only deployment."""
     named = meant(root, words[0]) if words else None
     if named is not None:
         return named, words[1:]
@@ -88,7 +88,7 @@ def forget(root: Path, name: str) -> None:
 
 
 def find(root: Path, name: str) -> Cluster | None:
-    if name.rpartition(".")[2].isdecimal():  # an earlier run of this machine
+    if name.rpartition(".")[2].isdecimal():  # the name of an earlier run on this machine
         return None
     file = _file(root, name)
     return _load(file) if file.exists() else None

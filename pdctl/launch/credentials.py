@@ -1,7 +1,7 @@
-"""The deployment secret of one run: minted when the run is opened, handed to the processes that know what it is for.
+"""The deployment secret of one run: minted when the run is opened and given to the processes that can use it.
 
-It lies in the run's directory, mode 0600, and nowhere else: not in run.json, not in a command line, not in a log. The
-processes are told its path in their environment. The file's existence says whether the run has a secret.
+It is stored in the run's directory with mode 0600 and nowhere else: not in run.json, a command line or a log. The
+processes get its path in their environment. A run has a secret exactly if the file exists.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ ENGINE, ROUTER = "pdctl.engine", "pdctl.router"
 
 
 class Holders(NamedTuple):
-    """Names of the processes that are given the secret, and in words why others are not; empty: none is left out."""
+    """Names of the processes that get the secret. `why_not`: why the others do not; empty if all of them get it."""
 
     names: frozenset[str]
     why_not: str
 
 
 def holders(deployment: Deployment) -> Holders:
-    """Who can use the secret.
+    """The processes that can use the secret.
 
-    One engine that cannot (real SGLang) leaves all engines without it, because they talk to each other; the router and
-    the engines are independent, because no request that a client may send needs the secret.
+    If one engine cannot use it (real SGLang), no engine gets it, because engines talk to each other. Router and engines
+    are decided independently, because no request that a client may send needs the secret.
     """
     foreign = sorted({spec.instance for spec in deployment.roles if not _runs(spec, ENGINE)})
     engines = frozenset() if foreign else frozenset(spec.name for spec in deployment.roles)
@@ -50,7 +50,7 @@ def holders(deployment: Deployment) -> Holders:
 
 
 def mint(directory: Path, deployment: Deployment, wanted: bool) -> None:
-    """Write a new secret if one is wanted and somebody can use it; remove the one of an earlier run in any case."""
+    """Remove the secret of an earlier run; write a new one if it is wanted and some process can use it."""
     forget(directory)
     if wanted and holders(deployment).names:
         DeploymentSecret.mint().write(directory / FILE)
@@ -67,10 +67,10 @@ def read(directory: Path) -> DeploymentSecret | None:
 
 
 def equipped(specs: Iterable[Spec], deployment: Deployment, directory: Path) -> tuple[Spec, ...]:
-    """`specs` as they are started: keys not on the command line, the secret's path in the environment of its holders.
+    """`specs` as they are started: API keys moved off the command line, the secret's path in its holders' environment.
 
-    Everybody else gets an empty variable: none inherits the secret of whoever ran `pdctl launch`. A path that the
-    topology's own `env` names is left as it is.
+    All other processes get an empty variable, so that none inherits the secret of the shell that ran `pdctl launch`.
+    A path set in the topology's own `env` is kept.
     """
     file = directory / FILE
     known = holders(deployment).names if file.exists() else frozenset()
@@ -80,7 +80,7 @@ def equipped(specs: Iterable[Spec], deployment: Deployment, directory: Path) -> 
 def _equipped(spec: Spec, file: str) -> Spec:
     env = spec.env if ENV in dict(spec.env) else (*spec.env, (ENV, file))
     argv = spec.argv
-    if _runs(spec, ENGINE) or _runs(spec, ROUTER):  # of other programs nobody knows where else they would look
+    if _runs(spec, ENGINE) or _runs(spec, ROUTER):  # other programs may not read the variable
         for flag, variable in KEY_FLAGS.items():
             argv, value = _without(argv, flag)
             env = (*env, (variable, value)) if value else env
@@ -88,7 +88,7 @@ def _equipped(spec: Spec, file: str) -> Spec:
 
 
 def _without(argv: tuple[str, ...], flag: str) -> tuple[tuple[str, ...], str]:
-    """The command line without `flag` and its value, and the value."""
+    """The command line without `flag` and its value, and that value (empty if the flag is absent)."""
     for at, word in enumerate(argv):
         if word == flag and at + 1 < len(argv):
             return argv[:at] + argv[at + 2 :], argv[at + 1]
@@ -98,15 +98,15 @@ def _without(argv: tuple[str, ...], flag: str) -> tuple[tuple[str, ...], str]:
 
 
 def api_key(deployment: Deployment) -> str:
-    """The key that its servers ask for, as their command lines say; empty where there is none.
+    """The API key that the servers require, taken from their command lines or environment; empty if there is none.
 
-    Raise UsageError if the file that holds it cannot be read.
+    Raise UsageError if the key's file cannot be read.
     """
     for spec in (deployment.router, *deployment.roles):
         key = _key(spec.argv, dict(spec.env)) if spec is not None else ""
         if key:
             return key
-    return os.environ.get(KEY_VARIABLE, "")  # what this process has, those it starts have as well
+    return os.environ.get(KEY_VARIABLE, "")  # the started processes inherit this process's environment
 
 
 def _key(argv: Sequence[str], env: Mapping[str, str]) -> str:
@@ -119,14 +119,14 @@ def _key(argv: Sequence[str], env: Mapping[str, str]) -> str:
 
 
 def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Every word that could be a flag, with what follows it."""
+    """Every word that could be a flag, with the value that follows it."""
     for word, following in zip(argv, (*argv[1:], ""), strict=True):
         name, equals, value = word.partition("=")
         yield name, value if equals else following
 
 
 def decision(deployment: Deployment, directory: Path) -> str:
-    """One line for the log: who knows the secret of this run."""
+    """One line for the log: which processes know the secret of this run."""
     found = holders(deployment)
     if not (directory / FILE).exists():
         why = found.why_not if not found.names else "security.deployment-secret is false"
@@ -140,5 +140,5 @@ def _instances(deployment: Deployment, names: frozenset[str]) -> Sequence[str]:
 
 
 def _runs(spec: Spec, module: str) -> bool:
-    """Whether `python -m MODULE` is in the command, also behind words such as `numactl --localalloc`."""
+    """Whether the command contains `python -m MODULE`, possibly behind a prefix such as `numactl --localalloc`."""
     return ("-m", module) in zip(spec.argv, spec.argv[1:], strict=False)

@@ -1,4 +1,4 @@
-"""What one launch starts: every command of a plan, with the addresses that tell when it is ready."""
+"""What one launch starts: every command of a plan, with the addresses at which to check that it is ready."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-REHEARSE = "--rehearse"  # of pdctl's own engine and router
+REHEARSE = "--rehearse"  # an option of pdctl's own engine and router
 
 
 class ServerRole(str, Enum):
@@ -21,22 +21,22 @@ class ServerRole(str, Enum):
 
 
 class OnDeath(str, Enum):
-    """What is started again when a process dies after it was ready, in the words of `readiness.restart`."""
+    """What to restart when a process dies after it was ready; the values are those of `readiness.restart`."""
 
-    KEEP_SERVING = "keep-serving"  # the dead instance, while its role has another one; else the run ends
+    KEEP_SERVING = "keep-serving"  # restart the dead instance while its role has another one; otherwise end the run
     NONE = "none"
-    INSTANCE = "instance"  # the dead one alone; the router takes it back by itself, its address stays
+    INSTANCE = "instance"  # restart the dead instance alone: its address stays, so the router takes it back by itself
     ALL = "all"
 
     @classmethod
     def _missing_(cls, value: object) -> OnDeath | None:
-        """As `--on-death` and run.json said it before 0.2."""
+        """Accept the values that `--on-death` and run.json used before 0.2."""
         return {"stop": cls.NONE, "restart": cls.INSTANCE, "restart-all": cls.ALL}.get(str(value))
 
 
 @dataclass(frozen=True, slots=True)
 class ServerPort:
-    """`key` is the topology's setting that moves it, for example `ports.http`."""
+    """A port of one server. `key` is the topology setting that moves it, for example `ports.http`."""
 
     port: int
     purpose: str
@@ -45,9 +45,9 @@ class ServerPort:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One command to start. `ranks` is how many must register with the bootstrap server (prefill only).
+    """One command to start. `ranks` is the number of ranks that must register with the bootstrap server (prefill only).
 
-    An instance over several nodes has one command for each; `node` 0 is the one that serves.
+    An instance on several nodes has one command per node; `node` 0 serves HTTP.
     """
 
     name: str
@@ -61,11 +61,11 @@ class Spec:
     bootstrap_port: int | None = None
     ranks: int = 0
     node: int = 0
-    place: str = ""  # the host, where a target has several; the plan's name for it until the target has given one
+    place: str = ""  # the host, if the target has several; until hosts are allocated, the plan's name for it
 
     @property
     def instance(self) -> str:
-        """What lives and dies together: every node of an instance."""
+        """The instance's name, shared by all its nodes: they start and end together."""
         return self.name.removesuffix(f"-node{self.node}")
 
     @property
@@ -74,7 +74,7 @@ class Spec:
 
     @property
     def rehearsed(self) -> tuple[str, ...]:
-        """The faults this process was told to show (docs/rehearsals.md)."""
+        """The faults this process was told to inject (docs/rehearsals.md)."""
         if REHEARSE not in self.argv:
             return ()
         words = self.argv[self.argv.index(REHEARSE) + 1 :]
@@ -83,7 +83,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """`checkpoint` is empty where the model is a name the engine resolves itself. `release`: of sglang, as planned."""
+    """All commands of a launch. `checkpoint`: "" if the engine resolves the model name. `release`: planned sglang."""
 
     name: str
     engine: str  # embedded or sglang
@@ -94,7 +94,7 @@ class Deployment:
     release: str = ""
 
     def moved(self, specs: Iterable[Spec]) -> Deployment:
-        """A copy in which each of `specs` replaces the one of its name."""
+        """A copy in which each of `specs` replaces the spec of the same name."""
         new = {spec.name: spec for spec in specs}
         roles = tuple(new.get(spec.name, spec) for spec in self.roles)
         return dataclasses.replace(self, roles=roles, router=self.router and new.get(self.router.name, self.router))
@@ -105,7 +105,7 @@ class Deployment:
 
     @property
     def rehearsal(self) -> str:
-        """`router missing-bootstrap-port, decode-0 null-port-fallback`; empty for a deployment that means no harm."""
+        """The faults to inject, as `router missing-bootstrap-port, decode-0 null-port-fallback`; empty if none."""
         return ", ".join(f"{spec.name} {' '.join(spec.rehearsed)}" for spec in self.specs if spec.rehearsed)
 
     @property
@@ -118,23 +118,23 @@ class Deployment:
 
     @property
     def servers(self) -> tuple[Spec, ...]:
-        """Node 0 of every instance: what a router and its clients know."""
+        """Node 0 of every instance: the servers that the router and clients know."""
         return tuple(spec for spec in self.roles if not spec.node)
 
     @property
     def url(self) -> str:
-        """Where clients go."""
+        """The URL that clients use."""
         return (self.router or self.roles[0]).url
 
     @property
     def shape(self) -> str:
-        """2 prefill × 1 decode → `2P1D`."""
+        """The number of instances per role: 2 prefill × 1 decode → `2P1D`."""
         return f"{len(self.prefills)}P{len(self.decodes)}D"
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """How to start and end it. Times in seconds; `timeout` runs from the start to the verified deployment."""
+    """How to start and end a run. Times in seconds; `timeout` runs from the start until all pairs are verified."""
 
     timeout: float = 300.0
     interval: float = 1.0
@@ -143,5 +143,5 @@ class LaunchOptions:
     max_restarts: int = 3
     backoff: float = 1.0
     backoff_max: float = 60.0
-    drain: float = 10.0  # for the router to finish what it has accepted
-    grace: float = 15.0  # for an instance to leave after SIGTERM: above the engine's own shutdown grace
+    drain: float = 10.0  # for the router to finish the requests it has accepted
+    grace: float = 15.0  # for an instance to exit after SIGTERM: longer than the engine's own shutdown grace

@@ -1,4 +1,4 @@
-"""From a topology to what is started: the plan's own commands, so that what `pdctl plan` prints is what runs."""
+"""Turn a topology into the commands to start: those of its plan, so that what `pdctl plan` prints is what runs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ CLUSTER = (
     "launch it on a cluster with -t slurm or -t kubernetes, or start it host by host: pdctl plan FILE -o shell prints "
     "every command"
 )
-# What moves a port of that purpose; every other purpose is derived from the dist-init port.
+# The setting that moves a port of each purpose; ports of every other purpose are derived from the dist-init port.
 KEYS = {"http": "ports.http", "bootstrap": "ports.bootstrap"}
 ROUTER_KEYS = {"http": "router.port", "metrics": f"router.args.{METRICS_FLAG}"}
 
 
 def plan_here(topology: Topology) -> Plan:
-    """The plan for this machine. Raises InfeasibleError with every problem, LaunchError for what needs more hosts."""
+    """The plan for this machine. Raise InfeasibleError with every problem, LaunchError if it needs several hosts."""
     plan = plan_topology(topology, target="local")
     if plan.feasible:
         return plan
@@ -44,7 +44,7 @@ def plan_here(topology: Topology) -> Plan:
 
 
 def deployment(topology: Topology, plan: Plan) -> Deployment:
-    """`plan`: as `plan_here` gave it, or one on hosts that a target has given."""
+    """The commands of `plan`, which comes from `plan_here` or was made for the hosts that a target allocated."""
     model = topology.model
     local = topology.engine.kind == EMBEDDED or Path(model.path).is_dir()
     path = topology.readiness.path
@@ -59,7 +59,7 @@ def deployment(topology: Topology, plan: Plan) -> Deployment:
 
 
 def options(topology: Topology, timeout: float | None, on_death: OnDeath | None, verify: bool) -> LaunchOptions:
-    """The topology's readiness settings; what the command line says goes first."""
+    """The topology's readiness settings; values from the command line take precedence."""
     readiness = topology.readiness
     return dataclasses.replace(
         LaunchOptions(),
@@ -79,7 +79,7 @@ def infeasible(problem: Problem) -> str:
 
 
 def specs(instance: InstancePlan, health_path: str) -> tuple[Spec, ...]:
-    """Every node of one instance."""
+    """The commands of one instance, one per node."""
     return tuple(_role(instance, command, health_path) for command in instance.commands)
 
 
@@ -98,7 +98,7 @@ def _role(instance: InstancePlan, command: NodeCommand, health_path: str) -> Spe
             for port in instance.ports
             if port.node == node
         ),
-        # What is not node 0 has this answer only.
+        # Nodes other than node 0 answer this path only.
         health_path="/health" if node else health_path,
         bootstrap_port=instance.bootstrap_port if prefill else None,
         ranks=len(instance.ranks) if prefill else 0,
@@ -108,7 +108,7 @@ def _role(instance: InstancePlan, command: NodeCommand, health_path: str) -> Spe
 
 
 def _advertised(instance: InstancePlan, node: int) -> tuple[tuple[str, str], ...]:
-    """A host may have several addresses; engines of both kinds tell their peers this one (sglang 0.5.3 and later)."""
+    """A host may have several addresses; both engines advertise this one to their peers (sglang 0.5.3 and later)."""
     return (("SGLANG_HOST_IP", instance.node_address(node)),) if instance.addresses else ()
 
 

@@ -1,4 +1,4 @@
-"""Why a run ended or is not ready, in sentences that name the process, the evidence and the place to look."""
+"""Why a run ended or is not ready, in sentences that name the process, the evidence and where to look."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ READ_FOR_REASONS = 80  # lines
 OOM = "sudo dmesg -T | grep -iE 'out of memory|killed process'"
 COMMAND = re.compile(r"\] pdctl: \S+ generation \d+: ")  # process.py writes it in front of each generation
 ENDING = frozenset({Sign.CRASHED, Sign.CHILD_ENDED, Sign.ENDED_ITSELF, Sign.ORDERED_TO_END, Sign.REHEARSED, Sign.DIED})
-REASON_WITHIN = 200  # lines: every client that waited leaves one after it
+REASON_WITHIN = 200  # lines: every client that was waiting adds one after the reason
 LONGEST_REASON = 400  # characters
 ENDS = ("Instance ends: ", "Router ends: ")  # engine/frontend/http_process.py, router/router_process.py
 START_AGAIN = ". A rank cannot be replaced alone; start the instance again."
 ENDED_BY_US = "pdctl ended it"
-BY_ITSELF = "its own: it was asked to leave"  # SGLang's way, 0.5.3 to 0.5.23
+BY_ITSELF = "its own: it was asked to leave"  # SGLang 0.5.3 to 0.5.23 kills itself after SIGTERM
 SIGNALS = {
     signal.SIGKILL: "from outside, or OOM-killed: see dmesg",
     signal.SIGSEGV: "it crashed in native code",
@@ -42,7 +42,7 @@ SIGNALS = {
 
 
 def never_ready(name: str, detail: str) -> RunOutcome:
-    """It runs, and will never be ready as it was started."""
+    """The outcome for a process that runs, but can never become ready with the settings it was started with."""
     return RunOutcome(
         f"{name}: {detail}", code=int(ExitCode.NOT_READY), fix="pdctl launch … --set security.api-key-file=FILE"
     )
@@ -68,7 +68,7 @@ def stopped(number: int) -> RunOutcome:
 
 
 def watcher_ended(thread: str, error: BaseException) -> RunOutcome:
-    """A thread that watches for the supervisor has ended: what it would have told stays unknown."""
+    """The outcome when one of the supervisor's watching threads has ended: what it watched is no longer known."""
     reached = limit_reached(error)
     if reached is not None:
         message = f"{reached.message}: nothing watches what thread {thread} watched"
@@ -81,7 +81,7 @@ def watcher_ended(thread: str, error: BaseException) -> RunOutcome:
 
 
 def out_of_time(ends_at: float) -> RunOutcome:
-    """Before the allocation is taken away, so that requests can finish."""
+    """The outcome when the allocation is about to end. The run ends first, so that requests can finish."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ends_at))
     fix = "launch again; targets.slurm.time asks for more, as far as the partition allows"
     return RunOutcome(f"the allocation ends at {when}: its time is over", code=int(ExitCode.FINDINGS), fix=fix)
@@ -90,7 +90,7 @@ def out_of_time(ends_at: float) -> RunOutcome:
 def died(
     directory: RunDir, process: Process, exit: Exit, ready_at: float | None, restarts: int, alone: str = ""
 ) -> RunOutcome:
-    """`ready_at` None: it never was. `alone`: why the others could not go on without it."""
+    """The outcome when a process died. `ready_at` None: it was never ready. `alone`: why the run could not continue."""
     moment = "before it was ready" if ready_at is None else f"{span(exit.at - ready_at)} after it became ready"
     alone = f" The run could not go on: {alone}." if alone else ""
     tries = f" It had been restarted {'once' if restarts == 1 else f'{restarts} times'} before." if restarts else ""
@@ -105,7 +105,7 @@ def died(
 
 
 def alone(spec: Spec, several: bool) -> str:
-    """Why `keep-serving` does not start `spec` again. `several`: others of its role were there, and were given up."""
+    """Why `keep-serving` does not restart `spec`. `several`: its role had other instances, which were given up."""
     if several:
         return f"no other {spec.role.value} is left"
     return f"it was the only {spec.role.value}, and keep-serving restarts none that is; --on-death instance does"
@@ -133,19 +133,19 @@ def start_timed_out(
 
 
 def telling_lines(directory: RunDir, process: Process, count: int) -> tuple[str, ...]:
-    """The last lines of this generation, without the traces of our own questions."""
+    """The last lines of this generation, without the access-log lines that our own probes cause."""
     lines = last_lines(directory.current_log(process.name), 4 * count, process.generation_start)
     return tuple(line for line in lines if not PROBE.search(line))[-count:]
 
 
 def reasons(directory: RunDir, process: Process, count: int) -> tuple[str, ...]:
-    """Lines of this generation that may tell why it ended: the last ones, without what is written while all is well."""
+    """The last lines of this generation that may tell why it ended; lines of normal operation are left out."""
     lines = telling_lines(directory, process, READ_FOR_REASONS)
     return tuple(line for line in lines if not _routine(line))[-count:]
 
 
 def _routine(line: str) -> bool:
-    from pdctl.engines.vocabulary import speech  # late: a run that ends well never asks
+    from pdctl.engines.vocabulary import speech  # imported late: a run that ends normally never needs it
 
     said = None if COMMAND.search(line) else speech().match(line.encode())
     if said is None:
@@ -155,7 +155,7 @@ def _routine(line: str) -> bool:
 
 
 def no_last_lines(directory: RunDir, process: Process, exit: Exit) -> str:
-    """In place of such lines: that there are none, and where to look."""
+    """The sentence for a log without such lines: it says so, and where to look instead."""
     none = f"{NO_LINE} {directory.current_log(process.name)} tells why"
     if exit.ours or exit.asked or exit.lost or exit.signal != signal.SIGKILL:
         return f"{none}."
@@ -165,7 +165,7 @@ def no_last_lines(directory: RunDir, process: Process, exit: Exit) -> str:
 
 
 def own_reason(directory: RunDir, process: Process) -> str:
-    """Why this generation ended, as pdctl's engine or router says in a line of its own; empty where there is none."""
+    """The reason this generation ended, from the line that pdctl's engine or router writes; empty if there is none."""
     for line in reversed(telling_lines(directory, process, REASON_WITHIN)):
         for words in ENDS:
             _, ends, reason = line.partition(words)
@@ -193,7 +193,7 @@ def pairs_failed(results: tuple[Paired, ...]) -> RunOutcome:
 
 
 def span(seconds: float) -> str:
-    """0.84 s, 12.3 s, 2m05s, 3h07m, 4d02h."""
+    """Seconds as 0.84 s, 12.3 s, 2m05s, 3h07m or 4d02h."""
     if seconds < 100:
         return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
     whole = round(seconds)

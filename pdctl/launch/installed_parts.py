@@ -1,4 +1,4 @@
-"""Which Python starts what, and whether it has the engine, the router, SGLang in the planned release."""
+"""Which Python starts each process, and whether it has the engine, the router and the planned SGLang release."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pdctl.launch.deployment import Deployment, Spec
 
 
-# What the extra `engine` brings and the started processes import; NIXL is optional (shm is used without it).
+# Packages of the extra `engine` that the started processes import; NIXL is optional (without it, shm is used).
 ENGINE_PARTS = (
     "torch",
     "zmq",
@@ -40,13 +40,13 @@ ENGINE_PARTS = (
     "orjson",
 )
 ROUTER_PARTS = ("orjson", "httptools")
-# What a pip install has besides, because the extra asks for it.
+# Packages that a pip install has as well, because the extra requires them.
 ALSO = {"pdctl.engine": ("prometheus_client",), "pdctl.router": ()}
-PATIENCE = 20.0  # seconds for a Python to look for its packages
+PATIENCE = 20.0  # seconds for a Python to find its packages
 ASK = "import sys, importlib.util as u; print('has', *[n for n in sys.argv[1:] if u.find_spec(n) is None])"
-# Module of a command → the package it comes with.
+# Module of a command → the package that provides it.
 PACKAGES = dict(MODULES.values())
-VERSION_PATIENCE = 60.0  # seconds for a Python to look at its own packages; one that takes longer is not asked again
+VERSION_PATIENCE = 60.0  # seconds for a Python to report a package's version; a slower one is not asked again
 ASK_VERSION = """
 import sys, importlib.metadata as metadata, importlib.util as util
 package, module = sys.argv[1:]
@@ -58,14 +58,14 @@ except metadata.PackageNotFoundError:
 
 
 class Interpreter(NamedTuple):
-    """`python` "": there is none. `missing`: packages it lacks, in the order they were asked for."""
+    """A Python. `python` "": none was found. `missing`: packages it lacks, in the order they were asked for."""
 
     python: str
     missing: tuple[str, ...]
 
 
 def parts(modules: Iterable[str]) -> tuple[str, ...]:
-    """The packages that `modules` need; () where none is the embedded engine or router."""
+    """The packages that `modules` need; () if none of them is the embedded engine or router."""
     wanted = {"pdctl.engine": ENGINE_PARTS, "pdctl.router": ROUTER_PARTS}
     found = [name for module in wanted if module in modules for name in wanted[module]]
     if program.FILE:
@@ -74,7 +74,7 @@ def parts(modules: Iterable[str]) -> tuple[str, ...]:
 
 
 def find(wanted: tuple[str, ...]) -> Interpreter:
-    """The first Python that lacks none of `wanted`; if all lack some, the first one."""
+    """The first Python that has all of `wanted`; if there is none, the first Python."""
     if not program.FILE:
         return Interpreter(sys.executable, tuple(name for name in wanted if find_spec(name) is None))
     return _find(wanted, program.pythons())
@@ -92,7 +92,7 @@ def _find(wanted: tuple[str, ...], pythons: tuple[str, ...]) -> Interpreter:
 
 
 def _ask(python: str, wanted: tuple[str, ...]) -> Interpreter:
-    """One that cannot be started or does not answer in time has nothing."""
+    """What `python` lacks. One that cannot be started or does not answer in time counts as lacking everything."""
     try:
         done = subprocess.run(
             [python, "-c", ASK, *wanted], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE
@@ -104,7 +104,7 @@ def _ask(python: str, wanted: tuple[str, ...]) -> Interpreter:
 
 
 def equipped(deployment: Deployment) -> Deployment:
-    """Of a one-file build: the same with the Python that was found, where one was. Of others: as it is."""
+    """In a one-file build, `deployment` run by the Python that has the packages, if there is one; else unchanged."""
     wanted = parts({program.module_of(spec.argv) for spec in deployment.specs}) if program.FILE else ()
     found = find(wanted) if wanted else Interpreter("", ())
     if not found.python or found.missing:
@@ -126,7 +126,7 @@ class AskedPython(NamedTuple):
 
 
 def obstacles(deployment: Deployment) -> Iterator[Obstacle]:
-    """Found before a model loads: a router that is not there would else be missed when all servers are up."""
+    """Packages missing or of another release, found before a model loads instead of when all servers are up."""
     wanted: dict[AskedPython, list[Spec]] = {}
     for spec in deployment.specs:
         if spec.argv[1:2] == ("-m",) and spec.argv[2] in PACKAGES and shutil.which(spec.argv[0]):
@@ -143,11 +143,11 @@ def obstacles(deployment: Deployment) -> Iterator[Obstacle]:
 
 
 def _release(asked: AskedPython, installed: str, planned: str) -> Iterator[Obstacle]:
-    """Flags, ports and rules of another release: nothing for a build whose number says nothing."""
+    """An obstacle if the installed release has other flags, ports and rules; none if its version is not a release."""
     try:
         other = resolve(installed).known != resolve(planned).known if planned else False
         number = spell(parse(installed)) if other else ""
-    except UsageError:  # a branch's own number
+    except UsageError:  # a branch with its own version scheme
         return
     if other:
         message = f"{asked.python} has sglang {installed}, and the commands are made for {planned}"
@@ -155,7 +155,7 @@ def _release(asked: AskedPython, installed: str, planned: str) -> Iterator[Obsta
 
 
 def _installed(asked: AskedPython, env: dict[str, str]) -> str:
-    """`version 0.5.23`, `version` where the package does not tell, `missing`; "" where the Python cannot be asked."""
+    """`version 0.5.23`, `version` if the package has no metadata, `missing`, or "" if the Python cannot be asked."""
     command = [asked.python, "-c", ASK_VERSION, asked.package, asked.module]
     try:
         done = subprocess.run(
@@ -168,7 +168,7 @@ def _installed(asked: AskedPython, env: dict[str, str]) -> str:
 
 
 class InstalledPart(NamedTuple):
-    """`detail`: what is there, or what is lacking without it. `fix`: the command that brings it, "" if it is there."""
+    """`detail`: what the part provides, or what does not work without it. `fix`: how to install it, "" if present."""
 
     name: str
     present: bool
@@ -177,7 +177,7 @@ class InstalledPart(NamedTuple):
 
 
 class Installation(NamedTuple):
-    """`file`: the archive or executable, or the package's directory. `libc` "": linked statically or not known."""
+    """`file`: the archive, the executable, or the package's directory. `libc` "": statically linked or unknown."""
 
     version: str
     kind: str
@@ -188,7 +188,7 @@ class Installation(NamedTuple):
 
 
 def inspect() -> Installation:
-    """Starts a Python to ask for its packages if this is a one-file build; contacts nobody."""
+    """Describe this installation. A one-file build starts a Python to ask for its packages; no network is used."""
     return Installation(
         version=__version__,
         kind=program.kind().value,
@@ -228,7 +228,7 @@ def _zstd() -> InstalledPart:
 
 
 def _certificates() -> InstalledPart:
-    """Where certificates of public authorities are looked for: https:// needs them."""
+    """Where TLS looks for the certificates of public authorities, which https:// needs."""
     paths = ssl.get_default_verify_paths()
     if paths.cafile:
         return InstalledPart("tls", True, f"{ssl.OPENSSL_VERSION}, authorities from {paths.cafile}")

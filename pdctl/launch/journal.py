@@ -1,4 +1,4 @@
-"""The run as it is written down: what is noted goes to run.json first and then to whoever watches."""
+"""The record of a run: every event is written to run.json first and then passed to whoever watches."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Journal:
         self._save()
         try:
             self._emit(event)
-        except OSError:  # the terminal or the pipe is gone: the run goes on unwatched
+        except OSError:  # the terminal or the pipe is gone: the run continues unwatched
             self._emit = _unwatched
 
     def state(self, state: State, outcome: RunOutcome | None = None) -> None:
-        """Written with the event that follows it, or at once when it is the last word."""
+        """Set the state. It is saved with the next event, or at once if there is an outcome."""
         self.run = dataclasses.replace(self.run, state=state, outcome=outcome)
         if outcome is not None:
             self._save()
@@ -74,14 +74,14 @@ class Journal:
         self._save()
 
     def moved(self, specs: Iterable[Spec]) -> None:
-        """Other addresses than before; written with what follows."""
+        """Record new addresses; they are saved with the next event."""
         self.run = dataclasses.replace(self.run, deployment=self.run.deployment.moved(specs))
 
     def exited(self, name: str, exit: Exit) -> None:
         self.run = with_process(self.run, dataclasses.replace(self.run.process(name), exit=exit))
 
     def look_at_storage(self) -> None:
-        """Tell when logs begin to be lost, and when they no longer are; what could not be saved is saved then."""
+        """Note when logs begin to be lost and when they no longer are; retry the last save if it failed."""
         if self._unsaved is not None:
             self._save()
         change = self._storage.look(self._unsaved)
@@ -89,7 +89,7 @@ class Journal:
             self.note(EventKind.STORAGE, detail=change)
 
     def _save(self) -> None:
-        """A full disk does not end a run: what happened is kept here, and saved when there is space again."""
+        """Save the run. A full disk does not end it: its state is kept here and saved when there is space again."""
         try:
             self.directory.save(self.run)
             self._unsaved = None

@@ -1,9 +1,9 @@
-"""Starts one command and answers for everything it starts: when pdctl goes, all of it goes.
+"""Start one command and take responsibility for everything it starts: when pdctl ends, all of it ends.
 
-    python -m pdctl.launch.keeper -- CMD…              for commands that know nothing of the lifeline (pdctl.lifeline)
-    python -m pdctl.launch.keeper --exec PID -- CMD…   for those that do: the kernel ties it to PID, then it becomes CMD
+    python -m pdctl.launch.keeper -- CMD…              for commands that do not watch the lifeline (pdctl.lifeline)
+    python -m pdctl.launch.keeper --exec PID -- CMD…   for those that do: tie this process to PID, then exec CMD
 
-The keeper waits for three things without threads or polling: the command's end, signals to hand on, and the lifeline.
+The keeper waits for three things without threads or polling: the command's exit, signals to forward, and the lifeline.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # and an ignored signal stays so across exec
-SWEEP = 2.0  # seconds to go on killing a tree that keeps forking
+IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # a signal that is ignored stays ignored across exec
+SWEEP = 2.0  # seconds to keep killing a process tree that keeps forking
 
 
 def main(argv: list[str]) -> NoReturn:
@@ -37,9 +37,9 @@ def main(argv: list[str]) -> NoReturn:
 
 
 def exec_tied_to_parent(command: list[str], parent: int) -> NoReturn:
-    """Replace this process by `command`, which the kernel kills as soon as `parent` is gone (Linux)."""
+    """Replace this process with `command`, which the kernel kills as soon as `parent` is gone (Linux)."""
     procfs.die_with_parent()
-    if os.getppid() != parent:  # it went before the kernel was asked
+    if os.getppid() != parent:  # the parent ended before die_with_parent took effect
         os._exit(1)
     for number in IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
@@ -48,11 +48,11 @@ def exec_tied_to_parent(command: list[str], parent: int) -> NoReturn:
     except OSError as error:
         sys.stderr.write(f"cannot start {command[0]}: {error.strerror}\n")
         sys.stderr.flush()
-        os._exit(127)  # the shell's code for a command that cannot be found
+        os._exit(127)  # the exit code of a shell for a command that cannot be found
 
 
 def keep(command: list[str], *, ended: Callable[[int], None] | None = None, apart: bool = False) -> NoReturn:
-    """`ended` is told the command's wait status once nothing of it is left; `apart`: in a session of its own."""
+    """Run `command`; call `ended` with its wait status once nothing of it is left. `apart`: in a session of its own."""
     procfs.adopt_orphans()
     wakes, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -72,13 +72,13 @@ def keep(command: list[str], *, ended: Callable[[int], None] | None = None, apar
             signal.signal(number, signal.SIG_DFL)
         os.environ.pop(
             ENV, None
-        )  # the descriptor ends here, and one of our own programs would take its end for a death
+        )  # the descriptor is not inherited; one of our own programs would take a closed one for pdctl's death
         exec_tied_to_parent(command, me)
     while True:
         ready = select.select([wakes, *lifelines], [], [])[0]
         if any(fd in ready for fd in lifelines):
             sweep()
-            if not procfs.LINUX and os.getpgrp() == me:  # no /proc to walk: the group is what we know, us included
+            if not procfs.LINUX and os.getpgrp() == me:  # no /proc to walk: kill the process group, us included
                 os.killpg(0, signal.SIGKILL)
             os._exit(1)
         for caught in os.read(wakes, 512):
@@ -94,7 +94,7 @@ def keep(command: list[str], *, ended: Callable[[int], None] | None = None, apar
 
 
 def collect_children(child: int) -> int | None:
-    """Collect every finished child (adopted ones too); the wait status of `child` once it is among them."""
+    """Reap every finished child, adopted ones too; return the wait status of `child` if it is among them, else None."""
     found = None
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -107,7 +107,7 @@ def collect_children(child: int) -> int | None:
 
 
 def sweep() -> None:
-    """Kill everything below this process, whatever session or group it moved to."""
+    """Kill every descendant of this process, whatever session or group it moved to."""
     deadline = time.monotonic() + SWEEP
     while time.monotonic() < deadline:
         below = procfs.descendants(os.getpid())
@@ -121,9 +121,9 @@ def sweep() -> None:
 
 
 def leave(status: int) -> NoReturn:
-    """End as the command did, so that whoever waits for the keeper reads the command's own fate."""
+    """End as the command did, so that whoever waits for the keeper gets the command's own exit status."""
     if os.WIFSIGNALED(status):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has left its core already
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has already left its core dump
         number = os.WTERMSIG(status)
         if number not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(number, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""The user's own kubectl: how it is called, what its errors mean, and the pods it tells of."""
+"""The user's own kubectl: how it is called, what its errors mean, and the pods it reports."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ ORDER = ("prefill", "decode", "router")
 NUMBERS = ("leaderworkerset.sigs.k8s.io/group-index", "rbg.workloads.x-k8s.io/role-instance-index")
 NODES = ("leaderworkerset.sigs.k8s.io/worker-index", "rbg.workloads.x-k8s.io/component-index")
 PROGRAM = "kubectl"
-REQUEST = 30  # seconds for one request, and twice that for the whole call
+REQUEST = 30  # seconds for one request; the whole call may take twice that
 LONG = 600  # seconds for one log to arrive
-# Who serves a kind that a cluster does not have by itself.
+# The operator that provides each kind that is not built into Kubernetes.
 OPERATORS = {
     "DisaggregatedSet": "install lws v0.9 or later (kubernetes-sigs/lws), or --set targets.kubernetes.flavour=lws",
     "LeaderWorkerSet": "install lws (kubernetes-sigs/lws), or --set targets.kubernetes.flavour=rbg",
     "RoleBasedGroup": "install rbg v0.7 or later (sgl-project/rbg), or --set targets.kubernetes.flavour=lws",
 }
-NOISE = re.compile(r"Warning: |[EWI]\d{4} ")  # the second is kubectl's own log, which says the same before
+NOISE = re.compile(r"Warning: |[EWI]\d{4} ")  # the second is kubectl's own log, which repeats the error
 NO_NAMESPACE = re.compile(r'namespaces? "([^"]+)" not found')
 NO_CONTEXT = re.compile(r'context "([^"]*)" does not exist|context was not found for specified context: (\S+)')
 UNREACHABLE = (
@@ -38,7 +38,7 @@ UNREACHABLE = (
 
 
 class ClusterPod(NamedTuple):
-    """`instance`: prefill-0, or router; `node` of that instance. `missing`: what it waits for, empty when ready."""
+    """A pod. `instance`: prefill-0, or router; `node`: its number there; `missing`: what it waits for, "" if ready."""
 
     name: str
     part: str
@@ -51,14 +51,14 @@ class ClusterPod(NamedTuple):
 
 
 def read_pods(text: str) -> tuple[ClusterPod, ...]:
-    """From `kubectl get pods -o json`; those that are on their way out are left out."""
+    """The pods in the output of `kubectl get pods -o json`, without those that are being deleted."""
     items = json.loads(text).get("items", [])
     found = [_pod(item) for item in items if not item["metadata"].get("deletionTimestamp")]
     return tuple(sorted(found, key=lambda pod: (_rank(pod.part), pod.instance, pod.node, pod.name)))
 
 
 def shortfall(pods: Sequence[ClusterPod], wanted: Mapping[str, int]) -> tuple[str, ...]:
-    """A sentence for each thing that is missing; () when everything is ready."""
+    """One sentence for each thing that is missing; () when everything is ready."""
     return tuple(_short(pods, wanted))
 
 
@@ -96,7 +96,7 @@ def _pod(item: Mapping[str, Any]) -> ClusterPod:
 
 
 def _why(status: Mapping[str, Any], containers: Sequence[Mapping[str, Any]]) -> str:
-    """The kubelet's or the scheduler's own words."""
+    """Why a pod is not ready, in the kubelet's or the scheduler's own words."""
     for each in containers:
         waiting = each.get("state", {}).get("waiting")
         if waiting and waiting.get("reason") != "ContainerCreating":
@@ -118,30 +118,30 @@ def _said(state: Mapping[str, Any]) -> str:
 
 
 class Kubectl(NamedTuple):
-    """`context` None: the current one of the user's kubeconfig."""
+    """`context` None: the current context of the user's kubeconfig."""
 
     context: str | None
     namespace: str
     environ: Mapping[str, str]
 
     def words(self, *words: str) -> list[str]:
-        """A whole command line, to run or to show."""
+        """A complete kubectl command line, to run or to show."""
         chosen = ["--context", self.context] if self.context else []
         return [PROGRAM, *chosen, "--namespace", self.namespace, *words]
 
     def program(self) -> str:
-        """Where it is installed. Raises LaunchError."""
+        """The path of kubectl. Raise LaunchError if it is not on the PATH."""
         found = shutil.which(PROGRAM, path=self.environ.get("PATH"))
         if found is None:
             raise LaunchError("kubectl is not on the PATH", "install it; pdctl render kubernetes needs no cluster")
         return found
 
     def write(self, file: Path, *words: str) -> bool:
-        """What it prints goes to `file`, however much that is. False where it failed. Raises LaunchError without it."""
+        """Write kubectl's output, of any size, to `file`; False if it failed. Raise LaunchError without kubectl."""
         argv = [self.program(), *self.words(f"--request-timeout={LONG}s", *words)[1:]]
         with file.open("wb") as out:
             try:
-                # kubectl's own limit does not hold for the program that fetches its credentials
+                # kubectl's own time limit does not cover the program that fetches its credentials
                 done = subprocess.run(
                     argv,
                     stdin=subprocess.DEVNULL,
@@ -155,7 +155,7 @@ class Kubectl(NamedTuple):
         return done.returncode == 0
 
     def run(self, *words: str, stdin: str | None = None) -> str:
-        """What it prints. Raises LaunchError with what it says when it fails."""
+        """kubectl's output. Raise LaunchError with its error message if it fails."""
         argv = self.words(f"--request-timeout={REQUEST}s", *words)
         try:
             done = subprocess.run(
@@ -176,7 +176,7 @@ class Kubectl(NamedTuple):
 
 
 def failure(verb: str, said: str, argv: Sequence[str]) -> LaunchError:
-    """kubectl's own words, and what to do about them."""
+    """kubectl's own error message, and what to do about it."""
     lines = [line for line in said.splitlines() if line.strip() and not NOISE.match(line)]
     text = "\n  ".join(lines) or "it said nothing"
     namespace, context = NO_NAMESPACE.search(said), NO_CONTEXT.search(said)

@@ -1,4 +1,4 @@
-"""What was launched, wherever it runs: which one is meant, how it is, what it wrote, how it is stopped."""
+"""Whatever was launched, wherever it runs: find it, report its health, read its logs, stop it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from pdctl.launch.run import Run, RunEvent
     from pdctl.launch.run_health import RunHealth
 
-POLL = 0.5  # seconds between two questions while waiting
+POLL = 0.5  # seconds between two checks while waiting
 
 
 class Launched(Protocol):
-    """A deployment that `pdctl launch` started. `deployment` None: somebody else keeps the record of its processes."""
+    """Something that `pdctl launch` started. `deployment` None: its processes are not in our records (Kubernetes)."""
 
     @property
     def name(self) -> str: ...
@@ -37,30 +37,30 @@ class Launched(Protocol):
     def deployment(self) -> Deployment | None: ...
     @property
     def running(self) -> bool:
-        """Something of it may be left to stop."""
+        """Whether something may be left to stop."""
 
     def health(self) -> RunHealth | ClusterHealth: ...
     def await_ready(self, limit: float, tell: Callable[[tuple[str, ...]], None]) -> RunHealth | ClusterHealth:
-        """Raises NotReadyError naming what is missing after `limit` seconds; `tell` hears of it whenever it changes."""
+        """Raise NotReadyError naming what is missing after `limit` seconds; call `tell` with it whenever it changes."""
 
     def stop(self, force: bool, limit: float, emit: Callable[[RunEvent], None]) -> str:
-        """End it; the sentence that says so."""
+        """End it; return the sentence that says so."""
 
     def log_files(self) -> LogFiles:
-        """Its logs as files of this machine. Raises UsageError or LaunchError where there are none."""
+        """Its logs as files on this machine. Raise UsageError or LaunchError if there are none."""
 
     def lines(self, asked: LogQuestion) -> Iterator[Iterable[LogLine]]:
-        """Batches of lines, each to be shown whole before the next is asked for."""
+        """Batches of lines; show each batch completely before asking for the next."""
 
 
 def find(root: Path, name: str | None, also: tuple[State, ...] = ()) -> Launched:
-    """The named one, or the only one alive; `also` as of `state.pick`. Raises NotFoundError, UsageError."""
+    """The deployment called `name`, or the only live one; `also`: see `find_run`. Raise NotFoundError or UsageError."""
     cluster = clusters.meant(root, name)
     return _of_cluster(root, cluster) if cluster is not None else LaunchedRun(root, find_run(root, name, also))
 
 
 def find_by(root: Path, words: Sequence[str]) -> tuple[Launched, Sequence[str]]:
-    """By `[NAME] [INSTANCE]...`; over ones too. The first word is a run, unless it can only be an instance."""
+    """Find by `[NAME] [INSTANCE]...`, ended runs too. The first word is a run unless it can only be an instance."""
     cluster, instances = clusters.meant_by(root, words)
     if cluster is not None:
         return _of_cluster(root, cluster), instances
@@ -71,13 +71,13 @@ def find_by(root: Path, words: Sequence[str]) -> tuple[Launched, Sequence[str]]:
 
 
 def _of_cluster(root: Path, cluster: clusters.Cluster) -> Launched:
-    from pdctl.launch.targets.kubernetes import LaunchedCluster  # late: a run of this machine asks no cluster
+    from pdctl.launch.targets.kubernetes import LaunchedCluster  # imported late: only a run on a cluster needs it
 
     return LaunchedCluster(root, cluster)
 
 
 def _with_instance(root: Path, word: str) -> Run:
-    """The single run, if it has an instance called `word`; otherwise `word` was meant to be a run."""
+    """The only run, if it has an instance called `word`; otherwise the run called `word`."""
     try:
         run = find_run(root, None, OVER)
     except (UsageError, NotFoundError):
@@ -94,7 +94,7 @@ def _with_instance(root: Path, word: str) -> Run:
 
 
 class LaunchedRun:
-    """A run of this machine, or of a Slurm job."""
+    """A run on this machine or in a Slurm job."""
 
     def __init__(self, root: Path, run: Run) -> None:
         self._root = root
@@ -114,12 +114,12 @@ class LaunchedRun:
         return self._run.condition not in (State.STOPPED, State.FAILED) or bool(self._run.survivors)
 
     def health(self) -> RunHealth:
-        from pdctl.launch import run_health  # late: logs are read without asking anybody
+        from pdctl.launch import run_health  # imported late: reading logs needs no probes
 
         return run_health.probe(self._run, self._directory)
 
     def await_ready(self, limit: float, tell: Callable[[tuple[str, ...]], None]) -> RunHealth:
-        """A run that is over is not waited for. Nothing is told: what is missing stands in the error."""
+        """Raise at once for a run that is over. `tell` is not called: the error says what is missing."""
         del tell
         deadline = time.monotonic() + limit
         while not (found := self.health()).ready:
@@ -133,13 +133,13 @@ class LaunchedRun:
         return found
 
     def stop(self, force: bool, limit: float, emit: Callable[[RunEvent], None]) -> str:
-        from pdctl.launch import remote  # late, as above
+        from pdctl.launch import remote  # imported late, as above
 
         how = "; its supervisor had died" if self._run.condition is State.STALE else ""
         return f"{remote.stop(self._directory, self._run, force, limit, emit).name} is stopped{how}"
 
     def log_files(self) -> LogFiles:
-        """The nodes of an instance tell one story, under its name."""
+        """The log files of all nodes of an instance, under the instance's name."""
         self._directory.look_into_logs()
         specs = self._run.deployment.specs
         names = {str(path): spec.instance for spec in specs for path in parts(self._directory.log(spec.name))}
@@ -167,6 +167,6 @@ class LaunchedRun:
         while not ended:
             ended = (
                 not self._directory.load().alive
-            )  # asked first: what was written before the end is in the files by now
+            )  # checked before reading: if the run has ended, the files are complete
             yield history(files)
             time.sleep(0.0 if ended else LOG_POLL)

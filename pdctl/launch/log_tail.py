@@ -1,4 +1,4 @@
-"""Reads growing log files: whole lines only, several files fanned into one stream."""
+"""Read growing log files: whole lines only, several files merged into one stream."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 CHUNK = 1 << 16
 MAX_LINE = 1 << 20  # bytes; a longer line is passed on in pieces
 POLL = 0.1  # seconds between looks at a file that does not grow
-# What our own and the router's questions leave in an engine's access log.
+# The paths of our own and the router's probes in an engine's access log.
 ASKED = "health|route|readiness|workers|server_info|get_server_info|model_info|v1/loads|metrics"
 PROBE = re.compile(rf'"GET /({ASKED})\b[^"]* HTTP/1')
-# Local time, as sglang ([…]) and sglang-router and smg (after a colour) write it.
+# Local time, as written by sglang (in brackets), and by sglang-router and smg (after a colour code).
 STAMP = re.compile(r"(?:\[|(?:\x1b\[\d{0,3}m)?(?=20))(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{3})?)")
-# The line that process.close_generation adds: whoever shows last lines has said that already.
+# The line that process.close_generation adds: callers that show last lines have already said how the process ended.
 EPITAPH = re.compile(rb"\] pdctl: \S+ generation \d+ (?:was killed by|was lost|left with)")
 
 
@@ -36,9 +36,9 @@ class LogLine:
 
 
 class LogFiles(NamedTuple):
-    """`names`: path → instance. `shown`: what a path is called in answers, as `RUN/logs/router.log`.
+    """`names`: path → instance. `shown`: path → its name in answers, for example `RUN/logs/router.log`.
 
-    lost: that lines were not written, since when and why; "": all were, or nobody knows.
+    `lost`: since when and why lines were not written; "" if all were, as far as is known.
     """
 
     names: Mapping[str, str]
@@ -47,7 +47,7 @@ class LogFiles(NamedTuple):
 
 
 class LogQuestion(NamedTuple):
-    """Which lines are wanted. `tail`: of each instance; `since` in seconds since the epoch; `raw`: without names."""
+    """Which lines are wanted. `tail`: per instance; `since`: seconds since the epoch; `raw`: without instance names."""
 
     instances: Sequence[str] = ()
     follow: bool = False
@@ -57,12 +57,12 @@ class LogQuestion(NamedTuple):
 
 
 def part(log: Path, generation: int) -> Path:
-    """Where a generation writes, on a target where a lost one may still be writing to its own file."""
+    """The log file of a generation, on a target where a lost generation may still be writing to its own file."""
     return log if generation < 2 else log.with_suffix(f".g{generation}.log")
 
 
 def parts(log: Path) -> Iterator[Path]:
-    """The file and those of later generations, as far as they exist."""
+    """The first generation's log file and those of later generations that exist."""
     yield log
     for generation in itertools.count(2):
         later = part(log, generation)
@@ -72,7 +72,7 @@ def parts(log: Path) -> Iterator[Path]:
 
 
 class LogTail:
-    """One log from an offset on, through the files of its generations. A file that does not exist yet is empty."""
+    """Read one log from an offset on, across the files of its generations. A file that does not exist yet is empty."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self.path = path
@@ -85,7 +85,7 @@ class LogTail:
         """The complete lines that were added since the last call."""
         yield from self._lines()
         while (later := part(self._first, self._generation + 1)).exists():
-            yield from self._lines()  # what was written before the next generation began
+            yield from self._lines()  # lines that were written before the next generation began
             rest = self.rest()
             if rest:
                 yield rest
@@ -110,7 +110,7 @@ class LogTail:
                     yield self.rest()
 
     def rest(self) -> str:
-        """What stands after the last newline: the last words of a process that was cut off."""
+        """The text after the last newline, left by a process that was cut off in the middle of a line."""
         text, self._partial = _text(self._partial), b""
         return text
 
@@ -120,7 +120,7 @@ def _text(line: bytes) -> str:
 
 
 def last_lines(path: Path, count: int, start: int = 0) -> tuple[str, ...]:
-    """The last `count` non-empty lines of what a process wrote from `start` on, without reading the whole file."""
+    """The last `count` non-empty lines that a process wrote after byte `start`, without reading the whole file."""
     try:
         with path.open("rb") as stream:
             end = stream.seek(0, 2)
@@ -138,10 +138,10 @@ def last_lines(path: Path, count: int, start: int = 0) -> tuple[str, ...]:
 
 
 def history(files: Mapping[str, LogTail], tail: int | None = None, since: str = "") -> Iterator[LogLine]:
-    """What the files hold, in order of the lines' own times; a line without one stays with the line before it.
+    """The lines of the files in the order of their timestamps; a line without one stays behind the line before it.
 
-    since: local time down to the millisecond, as `2026-11-22 20:01:59.000`; lines of before are left out, those in
-    front of a file's first time with them. A line of a whole second may have been written at its end.
+    `since`: local time with milliseconds, as `2026-11-22 20:01:59.000`; earlier lines are left out, and so are lines
+    before a file's first timestamp. A timestamp in whole seconds counts as the end of its second.
     """
 
     def late(stamp: str) -> bool:
@@ -165,7 +165,7 @@ def history(files: Mapping[str, LogTail], tail: int | None = None, since: str = 
 
 
 class LogFollower:
-    """A thread that hands on every new line of several files until it is closed; then the lines still unread."""
+    """A thread that passes on every new line of several files until it is closed, including lines unread by then."""
 
     def __init__(self, files: Mapping[str, LogTail], emit: Callable[[LogLine], None]) -> None:
         self._files = dict(files)
@@ -177,12 +177,12 @@ class LogFollower:
         self._thread.start()
 
     def close(self) -> None:
-        """Returns when everything written so far has been handed on, or after two seconds of a blocked terminal."""
+        """Return when everything written so far has been passed on, or after two seconds if the terminal blocks."""
         self._closing.set()
         self._thread.join(timeout=2.0)
 
     def _run(self) -> None:
-        with contextlib.suppress(BrokenPipeError):  # nobody reads any more: the run goes on unwatched
+        with contextlib.suppress(BrokenPipeError):  # nobody reads any more: the run continues unwatched
             while not self._closing.wait(POLL):
                 self._pass()
             self._pass()

@@ -36,7 +36,7 @@ def free_base(base: int, taken: Iterable[int], host: str = "", step: int = 100) 
 
 
 def check(deployment: Deployment) -> tuple[Obstacle, ...]:
-    """All of them, in the order a reader would fix them: parts, commands, packages, checkpoint, ports."""
+    """All obstacles, in the order in which to fix them: parts, commands, packages, checkpoint, ports."""
     return (
         *_missing_parts(deployment),
         *_missing_commands(deployment),
@@ -47,7 +47,7 @@ def check(deployment: Deployment) -> tuple[Obstacle, ...]:
 
 
 def refuse(name: str, obstacles: Sequence[Obstacle]) -> PdctlError:
-    """One error that tells all of them."""
+    """One error that lists all obstacles."""
     kind = MissingExtraError if any(obstacle.missing_extra for obstacle in obstacles) else LaunchError
     if len(obstacles) == 1:
         return kind(obstacles[0].message, obstacles[0].fix)
@@ -57,7 +57,7 @@ def refuse(name: str, obstacles: Sequence[Obstacle]) -> PdctlError:
         rows += f"\n  {number}. {obstacle.message}"
         if obstacle.fix and obstacle.fix not in moves:
             rows += f"\n     fix: {obstacle.fix}"
-    # One line that moves every port that is in the way.
+    # One line that moves every port that is taken.
     return kind(f"{len(obstacles)} problems keep `{name}` from starting:{rows}", " ".join(moves))
 
 
@@ -89,7 +89,7 @@ def _missing_commands(deployment: Deployment) -> Iterator[Obstacle]:
 
 
 def _checkpoint(deployment: Deployment) -> Iterator[Obstacle]:
-    """Only what can be looked at: a model id is left to the engine that downloads it."""
+    """Problems of a local checkpoint. A model id is left to the engine, which downloads it."""
     if not deployment.checkpoint:
         return
     folder = Path(deployment.checkpoint)
@@ -102,7 +102,7 @@ def _checkpoint(deployment: Deployment) -> Iterator[Obstacle]:
 
 
 def _made_up(deployment: Deployment) -> bool:
-    """Every server is started with `--load-format dummy`: weights are drawn at random, none are read."""
+    """Whether every server uses `--load-format dummy`, which draws weights at random and reads none."""
     return all(("--load-format", "dummy") in itertools.pairwise(spec.argv) for spec in deployment.roles)
 
 
@@ -156,7 +156,7 @@ def _taken(spec: Spec, port: ServerPort, move: str) -> Obstacle:
 
 
 def _move(deployment: Deployment, port: ServerPort) -> str:
-    """The --set that moves this port's whole block to the nearest place where all of it is free."""
+    """The --set that moves this port's whole block to the nearest base at which all its ports are free."""
     key = port.key
     block = [entry for spec in deployment.specs for entry in spec.ports if entry.key == key]
     base = min(entry.port for entry in block)

@@ -1,4 +1,4 @@
-"""One child process: started in a session of its own, tied to this one, its end told once, its group left empty."""
+"""One child process: started in its own session and tied to this process; its end is posted once, its group emptied."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 KEEPER = "pdctl.launch.keeper"
 COLLECT = 2.0  # seconds for a killed session to be gone
-RUN = "PDCTL_RUN"  # in the environment of everything a run starts: its name
+RUN = "PDCTL_RUN"  # environment variable with the run's name, set for everything a run starts
 
 
 class ChildProcess:
-    """`terminate` asks the process; `kill` ends its whole session. Both do nothing once it has ended."""
+    """`terminate` asks the process to exit; `kill` kills its whole session. Both do nothing once it has ended."""
 
     def __init__(self, spec: Spec, generation: int, popen: subprocess.Popen[bytes], log: Path, start: int) -> None:
         self.spec = spec
@@ -55,7 +55,7 @@ class ChildProcess:
         return f"pid {self.pid}"
 
     def watch(self, post: Callable[[Exited], None]) -> None:
-        """Tell `post` once when the process has ended. Whatever it left in its session is killed first."""
+        """Call `post` once, when the process has ended. Whatever it left in its session is killed first."""
 
         def wait() -> None:
             exit = self._await()
@@ -87,7 +87,7 @@ class ChildProcess:
 
     def _await(self) -> Exit:
         if hasattr(os, "waitid"):
-            # WNOWAIT leaves the zombie, so the number still stands for this session while it is cleared.
+            # WNOWAIT leaves the zombie, so the pid cannot be reused while the session is cleared.
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         else:
             self._popen.wait()  # macOS before Python 3.13
@@ -104,11 +104,11 @@ class ChildProcess:
 
 
 def collect(session: int) -> None:
-    """Reap what a killed session leaves: this process adopted it when its leader died, and nobody else would."""
+    """Reap the zombies of a killed session: this process adopted them when the leader died, so nobody else can."""
     deadline = time.monotonic() + COLLECT
     while time.monotonic() < deadline:
         alive = procfs.session(session)
-        dead = [pid for pid in procfs.zombies(session) if not _reaped(pid)]  # threads of some may still be ending
+        dead = [pid for pid in procfs.zombies(session) if not _reaped(pid)]  # threads of some may still be exiting
         if not alive and not dead:
             return
         time.sleep(0.01)
@@ -117,19 +117,19 @@ def collect(session: int) -> None:
 def _reaped(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
-    except ChildProcessError:  # its own parent was quicker
+    except ChildProcessError:  # its own parent reaped it first
         return True
 
 
 def clear_sockets(pid: int) -> None:
-    """Remove the directory of an engine that was killed before it could (pdctl/engine/__main__.py)."""
+    """Remove the socket directory of an engine that was killed before it could do so (pdctl/engine/__main__.py)."""
     for base in {tempfile.gettempdir(), "/tmp"}:
         for left in Path(base).glob(f"pdctl-{pid}-*"):
             shutil.rmtree(left, ignore_errors=True)
 
 
 def start(spec: Spec, generation: int, log: Path, lifeline: Lifeline, environ: Mapping[str, str]) -> ChildProcess:
-    """Start `spec`, its output appended to `log`. From the main thread only: the kernel ties a child to a thread."""
+    """Start `spec`, its output appended to `log`. Main thread only: the kernel ties a child to the forking thread."""
     begin = open_generation(log, spec, generation)
     environment = {**environ, **dict(spec.env), **lifeline.env, "PYTHONUNBUFFERED": "1"}
     with _output(log) as output:
@@ -146,7 +146,7 @@ def start(spec: Spec, generation: int, log: Path, lifeline: Lifeline, environ: M
 
 
 def _output(log: Path) -> BinaryIO:
-    """Where a process writes: nowhere, if its log cannot be opened, because it can serve all the same."""
+    """The output file of a process; /dev/null if its log cannot be opened, because the process can serve without it."""
     try:
         return log.open("ab")
     except OSError:
@@ -154,7 +154,7 @@ def _output(log: Path) -> BinaryIO:
 
 
 def wrapped(argv: tuple[str, ...]) -> list[str]:
-    """The command as it is really started: our own hold the lifeline themselves, others are held by a keeper."""
+    """The command as really started: our own programs watch the lifeline themselves, others run under a keeper."""
     keeper = program.command(KEEPER)
     if not speaks_lifeline(argv):
         return [*keeper, "--", *argv]
@@ -168,7 +168,7 @@ def speaks_lifeline(argv: tuple[str, ...]) -> bool:
 
 
 def open_generation(log: Path, spec: Spec, generation: int) -> int:
-    """Write the line that opens this generation's part of the log; where that part begins, in bytes."""
+    """Write the line that opens this generation's part of the log; return the byte offset at which that part begins."""
     begin = 0
     with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as output:  # a full disk
         begin = output.tell()
@@ -177,6 +177,6 @@ def open_generation(log: Path, spec: Spec, generation: int) -> int:
 
 
 def close_generation(log: Path, spec: Spec, generation: int, exit: Exit) -> None:
-    """Write how this generation ended: a process that was killed cannot say so, and trace-room reads the logs alone."""
+    """Write how this generation ended: a killed process cannot log that itself, and trace-room reads only the logs."""
     with log.open("a", encoding="utf-8") as output:
         output.write(f"[{stamp()}] pdctl: {spec.name} generation {generation} {in_words(exit)}\n")

@@ -1,6 +1,6 @@
-"""Who a process is and who belongs to it, from /proc on Linux, from `ps` elsewhere.
+"""Identify processes and their relatives, from /proc on Linux, from `ps` elsewhere.
 
-Only the standard library's light half is imported here: the keeper, one per foreign command, uses it too.
+Only light modules of the standard library are imported here, because every keeper (one per foreign command) uses it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 PROC = Path("/proc")
 LINUX = sys.platform == "linux"
 STOPPED = "Tt"
-ENDED = "ZX"  # states of what has ended and waits to be reaped
+ENDED = "ZX"  # states of a process that has ended and was not reaped
 
 
 class Stat(NamedTuple):
-    """The fields of /proc/PID/stat that tell kinship and identity; `start` is in clock ticks since boot."""
+    """The fields of /proc/PID/stat that tell ancestry and identity; `start` is in clock ticks since boot."""
 
     pid: int
     state: str
@@ -32,7 +32,7 @@ class Stat(NamedTuple):
 
 
 def stat(pid: int) -> Stat | None:
-    """None when there is no such process, or only its zombie is left."""
+    """The process's entry; None if there is no such process, or only its zombie is left."""
     entry = _stat(pid)
     return entry if entry is not None and entry.state not in ENDED else None
 
@@ -42,7 +42,7 @@ def _stat(pid: int) -> Stat | None:
         text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The command name stands in parentheses and may itself hold any character.
+    # The command name is in parentheses and may itself contain any character.
     fields = text[text.rindex(")") + 2 :].split()
     return Stat(pid, fields[0], int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
 
@@ -56,7 +56,7 @@ def processes() -> tuple[Stat, ...]:
 
 
 def identity(pid: int) -> str:
-    """What tells this process from a later one with the same number; empty when it is gone."""
+    """A string that distinguishes this process from a later one with the same pid; empty if it is gone."""
     if LINUX:
         entry = stat(pid)
         return f"{_boot()}-{entry.start}" if entry else ""
@@ -68,12 +68,12 @@ def identity(pid: int) -> str:
 
 
 def is_alive(pid: int | None, started: str) -> bool:
-    """Whether the process that was `pid` when its identity was `started` still runs."""
+    """Whether the process with this pid and identity (`started`) still runs."""
     return pid is not None and bool(started) and identity(pid) == started
 
 
 def descendants(root: int) -> tuple[int, ...]:
-    """Children, their children, and so on, nearest first."""
+    """The pids of all descendants, nearest generation first."""
     everyone = processes()
     found: list[int] = []
     level = {root}
@@ -84,7 +84,7 @@ def descendants(root: int) -> tuple[int, ...]:
 
 
 def session(leader: int) -> tuple[int, ...]:
-    """Processes of the session that `leader` started, itself included, whether or not it still lives."""
+    """Pids of the living processes in the session that `leader` started, whether or not the leader still lives."""
     return tuple(entry.pid for entry in processes() if entry.session == leader)
 
 
@@ -102,9 +102,9 @@ def zombies(leader: int) -> tuple[int, ...]:
 
 
 def commands() -> Iterator[tuple[int, int, list[str]]]:
-    """Pid, user and words of every process that this user can see; nothing where there is no /proc."""
+    """Pid, user id and argv of every process that this user can see; nothing where there is no /proc."""
     for entry in processes():
-        with contextlib.suppress(OSError):  # it has just left
+        with contextlib.suppress(OSError):  # it has just exited
             owner, raw = (PROC / str(entry.pid)).stat().st_uid, (PROC / str(entry.pid) / "cmdline").read_bytes()
             yield entry.pid, owner, raw.decode("utf-8", errors="replace").split("\0")
 
@@ -118,7 +118,7 @@ def command_line(pid: int) -> str:
 
 
 def variable(pid: int, name: str) -> str:
-    """The value a process of this user was started with; empty when unset or unknown."""
+    """An environment variable as a process of this user was started with it; empty if unset or unknown."""
     try:
         block = (PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -129,7 +129,7 @@ def variable(pid: int, name: str) -> str:
 
 
 def _boot() -> str:
-    """Ticks count from boot, so the boot is part of an identity."""
+    """The boot id, part of every identity because start times count ticks since boot."""
     try:
         return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
     except OSError:
@@ -137,7 +137,7 @@ def _boot() -> str:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent dies, so that none is out of reach. Linux only."""
+    """Become the parent of every descendant whose own parent dies, so that all stay reachable. Linux only."""
     _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
 
 

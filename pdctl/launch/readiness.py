@@ -1,4 +1,4 @@
-"""Watches one process become ready, stage by stage; then one real request through every prefill and decode pair."""
+"""Watch each process become ready, stage by stage; then send one real request through every prefill and decode pair."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PROMPT = Prompt("Hello", tokens=2)
 AT_ONCE = 8
 LISTENS_LINE, WEIGHTS_LINE, READY_LINE = map(literal, (Sign.LISTENS, Sign.WEIGHTS_LOADED, Sign.READY))
-EAGER = 0.1  # seconds between looks while a start is young
+EAGER = 0.1  # seconds between checks in the first seconds of a start
 EAGER_FOR = 20.0
 PROBE = 2.0  # seconds one probe may take
 
@@ -38,7 +38,10 @@ def verify_pairs(
     post: Callable[[Paired], None],
     key: str = "",
 ) -> None:
-    """Try all pairs, a few at once, off the caller's thread; one message each. Seconds: for one pair, for all."""
+    """Try all pairs, a few at a time, on another thread; post one message per pair.
+
+    `timeout` and `whole`: seconds for one pair and for all of them.
+    """
 
     def told(cell: Canary) -> None:
         post(Paired(cell.prefill, cell.decode, cell.reason, cell.seconds))
@@ -55,7 +58,7 @@ def _side(spec: Spec) -> Side:
 
 
 def stages(spec: Spec) -> tuple[StartStage, ...]:
-    """The causal list of this process, in the order it is told."""
+    """The stages this process passes on its way to ready, in the order in which they are reported."""
     if spec.role is ServerRole.ROUTER:
         return (StartStage.STARTED, StartStage.BOUND, StartStage.WORKERS, StartStage.READY)
     if spec.bootstrap_port is not None and spec.ranks:
@@ -64,7 +67,7 @@ def stages(spec: Spec) -> tuple[StartStage, ...]:
 
 
 class ReadinessWatch:
-    """A thread per process: posts each stage once, and every change of what the next one is waiting for."""
+    """A thread per process that posts each stage once, and every change of what the next stage is waiting for."""
 
     def __init__(
         self,
@@ -93,7 +96,7 @@ class ReadinessWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Ask it to end; a probe in progress is not waited for."""
+        """Ask the thread to end, without waiting for a probe in progress."""
         self._closing.set()
 
     def _run(self) -> None:
@@ -105,9 +108,9 @@ class ReadinessWatch:
             if said_ready or now >= due:
                 try:
                     self._probe()
-                except LimitError as error:  # of the supervisor's own, which may pass
+                except LimitError as error:  # a limit of the supervisor's own process, which may pass
                     self._wait_for(f"cannot be asked: {error.message}")
-                # An engine logs every request: once it answers, its own word is waited for, and it is asked rarely.
+                # An engine logs every request: once it answers, probe it rarely and wait for its own ready line.
                 rarely = StartStage.BOUND in self._reached and self._spec.role is not ServerRole.ROUTER
                 due = now + (self._interval if rarely else 0.0)
             young = now - began < EAGER_FOR
@@ -115,7 +118,7 @@ class ReadinessWatch:
                 return
 
     def _read_log(self) -> bool:
-        """Whether it has said that it is ready."""
+        """Read new log lines; return whether the process has logged that it is ready."""
         for line in self._log.lines():
             if LISTENS_LINE in line:
                 self._mark(StartStage.BOUND, f"port {self._spec.port}")
@@ -134,7 +137,7 @@ class ReadinessWatch:
             self._mark(StartStage.BOUND, f"port {self._spec.port}")
         registered = self._probe_bootstrap(serves=health.ok)
         if health.ok and registered:
-            self._read_log()  # what it logged before it answered belongs before "ready"
+            self._read_log()  # stages logged before it answered are reported before "ready"
             self._mark(StartStage.READY, "ready")
         elif health.status in (401, 403):
             self._refuse(router_probe.refused(self._spec.health_path, health, self._key))
@@ -142,7 +145,7 @@ class ReadinessWatch:
             self._wait_for(f"{self._spec.health_path} answers {health.status}")
 
     def _probe_bootstrap(self, serves: bool) -> bool:
-        """True when nothing of the bootstrap server is missing. `serves`: so late it should have been there."""
+        """Whether nothing is missing at the bootstrap server. `serves`: /health answers, so the server should be up."""
         port = self._spec.bootstrap_port
         if port is None or not self._spec.ranks or StartStage.REGISTERED in self._reached:
             return True
@@ -156,14 +159,14 @@ class ReadinessWatch:
             self._mark(StartStage.REGISTERED, f"bootstrap registered {ranks}/{ranks}")
             return True
         if serves and not known.reached:
-            # SGLang serves on without it, as where the port was taken; before 0.5.13 its ranks do not ask again.
+            # SGLang keeps serving without it, for example if its port was taken; before 0.5.13 ranks do not retry.
             self._wait_for(f"/health answers, but its bootstrap server on port {port} does not: {known.reason}")
         elif known.reached:
             self._wait_for(f"bootstrap registered {known.registered or 0}/{ranks}")
         return False
 
     def _unreached(self, port: int) -> str:
-        """What a decode would not get from the bootstrap server: a rank's address, or an answer at that address."""
+        """What a decode would fail to get: a rank's address from the bootstrap server, or an answer at that address."""
         claim = bootstrap_probe.Claim(self._spec.name, self._spec.host, port, (), self._spec.ranks)
         (server,) = bootstrap_probe.probe_bootstraps((claim,), 2 * PROBE, patience=PROBE)
         silent = [f"tp{one.tp} registered at {one.ip}:{one.port}: {one.reason}" for one in server.ranks if one.reason]
@@ -199,7 +202,7 @@ class ReadinessWatch:
     def _mark(self, stage: StartStage, detail: str) -> None:
         if stage not in self._reached:
             self._reached.add(stage)
-            self._waiting = ""  # the stage replaces what was told last: if the wait goes on, it is told again
+            self._waiting = ""  # the stage replaces the last wait message; if the wait continues, it is posted again
             self._post(Reached(self._spec.name, self._generation, stage, detail, time.time()))
 
     def _wait_for(self, detail: str) -> None:

@@ -1,4 +1,4 @@
-"""Works on a run from outside its supervisor: start it detached, watch it, end it."""
+"""Control a run from outside its supervisor: start it detached, watch it, end it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pdctl.launch.run import Allocation, RunEvent
     from pdctl.launch.state import RunDir
 
-POLL = 0.1  # seconds between looks at run.json
-MARGIN = 15.0  # seconds on top of the supervisor's own deadlines
+POLL = 0.1  # seconds between reads of run.json
+MARGIN = 15.0  # seconds added to the supervisor's own deadlines
 AFTER_KILL = 5.0
 AFTER_CANCEL = 60.0  # twice Slurm's usual KillWait
 SUPERVISOR_LOG = "supervisor"
@@ -44,20 +44,20 @@ def detach(directory: RunDir, lock: int) -> subprocess.Popen[bytes]:
 
 
 def release(supervisor: subprocess.Popen[bytes]) -> None:
-    """Let it go on after this process; a Popen whose process lives warns when it is collected (`python -X dev`)."""
+    """Let the supervisor outlive this process without the warning of a collected Popen (`python -X dev`)."""
     supervisor.returncode = 0
 
 
 def await_serving(directory: RunDir, ended: Callable[[], bool], emit: Callable[[RunEvent], None]) -> Run:
-    """Hand on every event until the detached run serves or is over. Raises what kept it from serving.
+    """Pass on every event until the detached run serves. Raise LaunchError or NotReadyError if it ends before.
 
-    `ended`: whether its supervisor is gone.
+    `ended`: returns whether its supervisor is gone.
     """
     reader = _Reader(directory, emit)
     options = reader.run.options
     deadline = time.monotonic() + options.timeout + options.drain + options.grace + MARGIN
     while time.monotonic() < deadline:
-        gone = ended()  # asked before the file is read: what it wrote last is then in it
+        gone = ended()  # checked before reading the file, which then has the supervisor's last state
         run = reader.read()
         if run.state is State.SERVING or run.state in OVER:
             break
@@ -73,7 +73,7 @@ def await_serving(directory: RunDir, ended: Callable[[], bool], emit: Callable[[
 
 
 class _Reader:
-    """Reads run.json again and again, and hands on each event once: those that `run` lacks, without it all."""
+    """Reads run.json repeatedly and passes on each event once: the events that `run` lacks, or all if it is None."""
 
     def __init__(self, directory: RunDir, emit: Callable[[RunEvent], None], run: Run | None = None) -> None:
         self._directory = directory
@@ -89,9 +89,10 @@ class _Reader:
         return self.run
 
     def ended(self) -> bool:
-        """Whether nothing more can come, with everything read: a supervisor writes its last word, and then it leaves.
+        """Whether the run is over and everything was read.
 
-        So it is asked for before the file is read. The other way round its last word would be missed.
+        The supervisor is checked before the file is read, because it writes its last state just before it exits: the
+        other way round, that state could be missed.
         """
         gone = not self.run.alive
         return self.read().state in OVER or gone
@@ -103,7 +104,7 @@ def failure(outcome: RunOutcome) -> LaunchError | NotReadyError:
 
 
 def watch(directory: RunDir, emit: Callable[[RunEvent], None]) -> Run:
-    """Hand on every event until the run is over."""
+    """Pass on every event until the run is over; return its last state."""
     reader = _Reader(directory, emit, directory.load())
     while not reader.ended():
         time.sleep(POLL)
@@ -111,7 +112,7 @@ def watch(directory: RunDir, emit: Callable[[RunEvent], None]) -> Run:
 
 
 def patience(run: Run) -> float:
-    """Seconds an orderly end may take."""
+    """The seconds that an orderly end may take."""
     return run.options.drain + run.options.grace + MARGIN
 
 
@@ -121,7 +122,7 @@ def _crashed(directory: RunDir, run: Run) -> LaunchError:
     crash = storage.read(directory.path).crash
     what = f"the supervisor failed: {crash}" if crash else "the supervisor ended without a word"
     if run.allocation is not None:
-        from pdctl.launch.slurm import submission  # late: a run of this machine asks no cluster
+        from pdctl.launch.slurm import submission  # imported late: only a run on a cluster needs it
 
         what = submission.outcome_of_ended_job(run).message
     return LaunchError(f"{what}; last lines of {log}:{lines or ' (empty)'}")
@@ -138,7 +139,7 @@ def stop(directory: RunDir, run: Run, force: bool, timeout: float, emit: Callabl
             asked = True
             _signal(run, signal.SIGTERM)
             if force:
-                _signal(run, signal.SIGINT)  # the second one means now; another number, so that the two cannot merge
+                _signal(run, signal.SIGINT)  # a second signal means now; another number, so that the two cannot merge
         time.sleep(POLL)
         reader.read()
     if living and not force:
@@ -149,7 +150,7 @@ def stop(directory: RunDir, run: Run, force: bool, timeout: float, emit: Callabl
 
 
 def _record_death(directory: RunDir, reader: _Reader) -> Run:
-    """End what a vanished (or deaf) supervisor left, and write down that the run is over."""
+    """End what a vanished or unresponsive supervisor left, and record that the run is over."""
     run = reader.run
     _signal(run, signal.SIGKILL)
     deadline = time.monotonic() + (AFTER_KILL if run.allocation is None else AFTER_CANCEL)
@@ -166,7 +167,7 @@ def _record_death(directory: RunDir, reader: _Reader) -> Run:
         job = run.allocation.job
         raise LaunchError(f"{run.name}: job {job} was cancelled and is still in the queue", f"scontrol show job {job}")
     credentials.forget(directory.path)
-    run = reader.read()  # what it wrote before it was killed stands
+    run = reader.read()  # keep what the supervisor wrote before it was killed
     if run.state not in OVER:
         outcome = RunOutcome("ended from outside: its supervisor was gone", int(ExitCode.FINDINGS))
         run = dataclasses.replace(run, state=State.STOPPED, outcome=outcome)
@@ -183,8 +184,8 @@ def _signal(run: Run, number: signal.Signals) -> None:
 
 
 def _signal_job(run: Run, given: Allocation, number: signal.Signals) -> None:
-    """The job's own script is the supervisor. One that has not begun, or is to be killed, is cancelled as a whole."""
-    from pdctl.launch.slurm import queue, submission  # late: a run of this machine asks no cluster
+    """Signal the job's batch script, which is the supervisor. Cancel a job that has not begun or is to be killed."""
+    from pdctl.launch.slurm import queue, submission  # imported late: only a run on a cluster needs it
 
     if number == signal.SIGKILL or run.supervisor is None:
         submission.cancel(given)

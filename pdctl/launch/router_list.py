@@ -1,6 +1,8 @@
-"""An instance that moved: the router forgets its old address and learns the new one; a router that starts learns all.
+"""Keep the router's worker list right when instances move: remove the old address, add the new one.
 
-`POST /workers` and `DELETE /workers/ID` are the same for sglang_router 0.3.2, smg 1.13.0 and pdctl's own.
+A router that starts gets all current addresses on its command line.
+
+`POST /workers` and `DELETE /workers/ID` are the same in sglang_router 0.3.2, smg 1.13.0 and pdctl's own router.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ if TYPE_CHECKING:
     from pdctl.deployment_secret import DeploymentSecret
     from pdctl.launch.deployment import Spec
 
-ASK = 5.0  # seconds one question may take
-PATIENCE = 60.0  # seconds for the router to look at what it was told of
+ASK = 5.0  # seconds one request may take
+PATIENCE = 60.0  # seconds for the router to check a worker that was added
 POLL = 0.2
 
 
 class Credentials(NamedTuple):
-    """What the router asks of whoever changes its list."""
+    """What the router requires from clients that change its list."""
 
     key: str = ""
     secret: DeploymentSecret | None = None
@@ -36,7 +38,7 @@ NOBODY = Credentials()
 
 
 def readdressed(spec: Spec, servers: Mapping[str, Spec]) -> tuple[str, ...]:
-    """The router's command line for servers that moved; `servers` go by the URL it was planned with."""
+    """The router's command line with the current addresses. `servers`: planned URL → the server as it is now."""
     words: list[str] = []
     moved: Spec | None = None
     for word in spec.argv:
@@ -49,7 +51,7 @@ def readdressed(spec: Spec, servers: Mapping[str, Spec]) -> tuple[str, ...]:
 
 
 def forget(router_url: str, spec: Spec, credentials: Credentials = NOBODY) -> None:
-    """No new request goes there. A router that does not answer is told again by `announce`."""
+    """Remove the server, so that it gets no new request. If the router does not answer, `announce` retries."""
     words = (router_url, spec.url, credentials)
     threading.Thread(target=_remove, args=words, name=f"forget {spec.name}", daemon=True).start()
 
@@ -62,7 +64,7 @@ def announce(
     post: Callable[[Told], None],
     credentials: Credentials = NOBODY,
 ) -> None:
-    """Add the server and take away every address it had; posts once it is listed as healthy, or why it is not."""
+    """Add the server and remove its old addresses; post once it is listed as healthy, or why it is not."""
 
     def work() -> None:
         post(Told(spec.name, generation, _announce(router_url, spec, old, credentials)))
@@ -76,7 +78,7 @@ def _announce(router_url: str, spec: Spec, old: tuple[str, ...], credentials: Cr
     while time.monotonic() < deadline:
         try:
             state = router_probe.fetch(router_url, ASK, credentials.key)
-        except LimitError as error:  # of the supervisor's own, which may pass
+        except LimitError as error:  # a limit of the supervisor's own process, which may pass
             problem = error.message
             time.sleep(POLL)
             continue
@@ -104,7 +106,7 @@ def _add(router_url: str, spec: Spec, credentials: Credentials) -> str:
 
 
 def _remove(router_url: str, url: str, credentials: Credentials) -> None:
-    """By the id it is listed under: a URL is no path."""
+    """Remove a worker by the id it is listed under, because a URL cannot be part of the path."""
     listed = http_client.get(f"{router_url}/workers", ASK, key=credentials.key).json()
     entries = listed.get("workers") if isinstance(listed, dict) else None
     for entry in entries if isinstance(entries, list) else ():

@@ -1,4 +1,4 @@
-"""A run as values: what run.json holds (schema pdctl.run/1), what happened in it, and how both become JSON and back."""
+"""A run as values: the content of run.json (schema pdctl.run/1), its events, and the conversion to and from JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 UNWRITTEN = types.MappingProxyType({"written": False})  # metadata of a field that stays out of the JSON
 SCHEMA = "pdctl.run/1"
 BIRTH = 10.0  # seconds
-# With what an Outcome's sentence goes on where it names the log of the process that died.
+# How an outcome's message continues where it names the log of the process that died.
 MAY_TELL, NO_LINE = "What may tell why, in", "No line of"
 
 
@@ -38,7 +38,7 @@ def encode(value: object) -> object:
 
 
 def decode(kind: type[T], value: object) -> T:
-    """`value` (from json.loads) as a `kind`. Raises ValueError naming the field that does not fit."""
+    """`value` (from json.loads) as a `kind`. Raise ValueError naming the field that does not fit."""
     return cast("T", _decode(kind, value, kind.__name__))
 
 
@@ -88,7 +88,7 @@ def _tuple(arguments: tuple[object, ...], value: object, where: str) -> tuple[ob
 
 
 class StartStage(str, Enum):
-    """The causal list of an instance's readiness. Engines differ in the order of the middle ones."""
+    """The stages of an instance's start. Engines differ in the order of the middle ones."""
 
     STARTED = "started"
     BOUND = "bound"
@@ -105,19 +105,19 @@ class EventKind(str, Enum):
     SERVING = "serving"
     DIED = "died"
     RESTARTING = "restarting"
-    QUEUED = "queued"  # a cluster tells what it waits for
+    QUEUED = "queued"  # the cluster's queue says what the job waits for
     ROUTED = "routed"  # the router was told of an instance that moved
-    STORAGE = "storage"  # logs begin to be lost, or no longer are
+    STORAGE = "storage"  # logs began to be lost, or no longer are
     LIMIT = "limit"  # the allocation ends soon
     STOPPING = "stopping"
-    STOPPED = "stopped"  # one process left as asked
+    STOPPED = "stopped"  # one process exited as asked
     KILLED = "killed"  # one process had to be killed
     ENDED = "ended"  # the run is over
 
 
 @dataclass(frozen=True, slots=True)
 class RunEvent:
-    """`at` in seconds since the epoch; `seconds` is how long what is reported took, where that means something."""
+    """`at`: in seconds since the epoch. `seconds`: the duration of what is reported, or the delay before a restart."""
 
     at: float
     kind: EventKind
@@ -129,13 +129,13 @@ class RunEvent:
 
 
 class State(str, Enum):
-    PENDING = "pending"  # a cluster has it in its queue
+    PENDING = "pending"  # in the queue of a cluster
     STARTING = "starting"
     SERVING = "serving"
     STOPPING = "stopping"
     STOPPED = "stopped"
     FAILED = "failed"
-    STALE = "stale"  # never written: what run.json says runs, but its supervisor is gone
+    STALE = "stale"  # never written: run.json says that it runs, but its supervisor is gone
 
 
 OVER = (State.STOPPED, State.FAILED, State.STALE)
@@ -143,9 +143,9 @@ OVER = (State.STOPPED, State.FAILED, State.STALE)
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a process ended: by `signal` (0: none) or with `code`. `ours`: pdctl had killed it.
+    """How a process ended: by `signal` (0: none) or with `code`. `ours`: pdctl killed it.
 
-    `lost`: nobody can tell, and why. `asked`: it had been told to leave.
+    `lost`: why nobody can tell how it ended, or empty. `asked`: it had been told to exit.
     """
 
     code: int
@@ -158,9 +158,9 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One instance's process. `started` is its identity (procfs.identity), `generation_start` where its log begins.
+    """One process of an instance. `started`: its procfs.identity; `generation_start`: byte offset of its log.
 
-    `place` is the host it runs on; empty: this machine, and only then is `pid` a process here.
+    `place`: the host it runs on; empty: this machine, and only then is `pid` a process here.
     """
 
     name: str
@@ -175,20 +175,20 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class RunSeat:
-    """One host of an allocation: the plan's name for it, the cluster's, and the address the others reach it at."""
+    """One host of an allocation: the plan's name for it, the cluster's name, and its address for the other hosts."""
 
     planned: str
     node: str
     address: str
-    component: int = 0  # of a heterogeneous job
+    component: int = 0  # index in a heterogeneous job
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What a cluster gave a run. `seats` are empty until it did; `ends_at` in seconds since the epoch, 0: no limit.
+    """What a cluster allocated to a run. `seats`: empty until then; `ends_at`: in seconds since the epoch, 0: no limit.
 
-    `others` are the jobs beside the supervisor's own, each with the hosts of its instances; `patience` is how long all
-    of them may wait in the queue, in seconds.
+    `others`: the jobs beside the supervisor's own, each with the hosts of its instances; `patience`: how many seconds
+    all of them may wait in the queue.
     """
 
     target: str
@@ -205,7 +205,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """Why the run ended: a signal, or an error with the exit code it stands for."""
+    """Why the run ended: a signal, or an error with its exit code."""
 
     message: str
     code: int = 0
@@ -233,13 +233,13 @@ class Run:
     events: tuple[RunEvent, ...] = ()
     outcome: RunOutcome | None = None
     allocation: Allocation | None = None
-    gone: bool | None = field(default=None, compare=False, metadata=UNWRITTEN)  # its supervisor, when it was looked at
+    gone: bool | None = field(default=None, compare=False, metadata=UNWRITTEN)  # set by `RunDir.look`: no supervisor
 
     @property
     def alive(self) -> bool:
-        """Its supervisor lives, or is about to: a detached one writes itself down when it has started."""
+        """Whether its supervisor lives or is just starting: a detached one records its pid once it has started."""
         if self.allocation is not None:
-            from pdctl.launch.slurm import queue  # late: a run of this machine asks no cluster
+            from pdctl.launch.slurm import queue  # imported late: only a run on a cluster needs it
 
             return queue.alive(self.allocation.job)
         if self.supervisor is None:
@@ -248,7 +248,7 @@ class Run:
 
     @property
     def condition(self) -> State:
-        """What the file says, unless nobody is left to keep it true."""
+        """The recorded state, or STALE if the supervisor that kept it up to date is gone."""
         if self.state in (State.STOPPED, State.FAILED):
             return self.state
         gone = not self.alive if self.gone is None else self.gone
@@ -256,11 +256,11 @@ class Run:
 
     @property
     def survivors(self) -> tuple[Process, ...]:
-        """Processes of this run that still live."""
+        """The processes of this run that still live on this machine."""
         return tuple(process for process in self.processes if procfs.is_alive(process.pid, process.started))
 
     def lives(self, process: Process) -> bool:
-        """As far as can be told from here: on another machine its supervisor's word stands."""
+        """Whether `process` lives. For a process on another machine, this is what the supervisor recorded."""
         if self.allocation is None:
             return procfs.is_alive(process.pid, process.started)
         return process.generation > 0 and process.exit is None and self.condition not in OVER
@@ -270,6 +270,6 @@ class Run:
 
 
 def with_process(run: Run, process: Process) -> Run:
-    """`run` with the entry of that name replaced."""
+    """`run` with the process of the same name replaced."""
     entries = tuple(process if entry.name == process.name else entry for entry in run.processes)
     return dataclasses.replace(run, processes=entries)

@@ -1,4 +1,4 @@
-"""A run as others ask about it: how it is right now, asked of its processes, and what doctor has to know of it."""
+"""The health of a run, as its processes answer right now, and what doctor needs to know about it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from pdctl.topology.model import Topology
 
 
-PROBE = 3.0  # seconds one question may take
-SILENT = "silent"  # what stands for a status where there was no answer
+PROBE = 3.0  # seconds one probe may take
+SILENT = "silent"  # in place of a status if there was no answer
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceHealth:
-    """One process. `missing` is empty when it does all it should; `in_router` is None for the router itself,
-    and where that does not answer."""
+    """One process. `missing`: what is wrong, empty if nothing is. `in_router`: whether the router lists it as healthy;
+    None for the router itself, and if the router does not answer."""
 
     name: str
     role: ServerRole
@@ -45,14 +45,14 @@ class InstanceHealth:
     in_router: bool | None
     missing: str
     place: str = ""  # the host; empty: this machine
-    died: str = ""  # its latest death of its own, in words, with the time; empty: it never died
-    tail: tuple[str, ...] = ()  # lines of its log that may tell why, where it is dead now
-    untold: str = ""  # that no line does, and where to look
+    died: str = ""  # its latest unexpected death, in words, with the time; empty: it never died
+    tail: tuple[str, ...] = ()  # log lines that may tell why, if it is dead now
+    untold: str = ""  # a sentence if no line tells why: it says where to look
 
 
 @dataclass(frozen=True, slots=True)
 class RunHealth:
-    """`ready`: supervised, and nothing is missing anywhere."""
+    """A run. `ready`: it is supervised, serving, and nothing is missing."""
 
     name: str
     state: State
@@ -65,10 +65,10 @@ class RunHealth:
     in_flight: int
     instances: tuple[InstanceHealth, ...]
     note: str
-    job: str = ""  # of a cluster
+    job: str = ""  # the job's id on a cluster
     queued: str = ""  # what the job waits for
-    logs_lost: str = ""  # since when and why, in words; empty: they are written
-    ends_at: float = 0.0  # when the cluster takes the hosts away, seconds since the epoch; 0: never
+    logs_lost: str = ""  # since when and why logs are being lost, in words; empty: they are written
+    ends_at: float = 0.0  # when the allocation ends, in seconds since the epoch; 0: never
 
 
 def probe(run: Run, directory: RunDir) -> RunHealth:
@@ -107,15 +107,15 @@ def probe(run: Run, directory: RunDir) -> RunHealth:
 def _queued(run: Run) -> str:
     if run.state is not State.PENDING or run.allocation is None:
         return ""
-    from pdctl.launch.slurm import queue, submission  # late: a run of this machine asks no cluster
+    from pdctl.launch.slurm import queue, submission  # imported late: only a run on a cluster needs it
 
     return submission.pending_reason(queue.leader(run.allocation.job))
 
 
 def _note(run: Run, directory: RunDir) -> str:
-    """What the table cannot say."""
+    """What the table cannot show: why the run ended, a dead supervisor, a rehearsal."""
     if run.condition is State.STALE and run.allocation is not None:
-        from pdctl.launch.slurm import submission  # late, as above
+        from pdctl.launch.slurm import submission  # imported late, as above
 
         return submission.outcome_of_ended_job(run).message
     if run.condition is State.STALE:
@@ -133,7 +133,7 @@ def _note(run: Run, directory: RunDir) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What a server answered; one that does not answer its health path is asked nothing else."""
+    """A server's answers. One that does not answer its health path is asked nothing else."""
 
     health: http_client.Answer
     registered: int | None = None
@@ -141,7 +141,7 @@ class _Said:
 
 
 def _ask(run: Run, spec: Spec, key: str) -> _Said | None:
-    """None: the router, and what is not running."""
+    """Ask one server; None for the router, and for a process that is not running."""
     if spec.role is ServerRole.ROUTER or not run.lives(run.process(spec.name)):
         return None
     health = http_client.get(spec.url + spec.health_path, PROBE, key=key)
@@ -204,7 +204,7 @@ def _instance(
 
 
 def _died(run: Run, spec: Spec) -> str:
-    """As the supervisor recorded it. A run whose outcome already tells it, with the end of the log, says it once."""
+    """The latest death that the supervisor recorded; empty if there is none or the run's outcome already tells it."""
     if run.outcome is not None and run.outcome.message.startswith(f"{spec.name} "):
         return ""
     deaths = [event for event in run.events if event.kind is EventKind.DIED and event.subject == spec.name]
@@ -215,7 +215,7 @@ def _died(run: Run, spec: Spec) -> str:
 
 
 def _restart_planned(run: Run, spec: Spec) -> str:
-    """When the supervisor starts it again; empty where it does not."""
+    """When the supervisor will restart it, as a clause; empty if it will not."""
     if run.condition in OVER:
         return ""
     generation = run.process(spec.name).generation
@@ -234,7 +234,7 @@ def _registered(spec: Spec) -> int | None:
 
 
 def _silent(run: Run, process: Process, reason: str) -> str:
-    """Why a process that lives does not answer, and what to do where that is known."""
+    """Why a live process does not answer, and what to do if that is known."""
     stopped = () if run.allocation is not None or process.pid is None else procfs.stopped(process.pid)
     if stopped:
         pids = " ".join(map(str, stopped))
@@ -260,28 +260,28 @@ def _lacks(spec: Spec, said: _Said, state: router_probe.RouterState, routed: boo
 
 
 def is_over(run: Run) -> bool:
-    """Whether it failed and nobody of it is left to ask."""
+    """Whether the run failed and no process of it is left to ask."""
     return run.state.value == "failed" and not run.survivors
 
 
 def planned(run: Run, directory: RunDir) -> tuple[Topology, Plan] | None:
-    """The topology it came from, and the plan on the hosts it was given; None where it came from no topology."""
+    """The run's topology and its plan on the allocated hosts; None if the run was not launched from a topology."""
     kept = directory.path / "topology.yaml"
     if not kept.exists():
         return None
-    from pdctl.layout.planner import plan_topology  # late: status plans nothing
+    from pdctl.layout.planner import plan_topology  # imported late: status makes no plan
     from pdctl.topology import resolve
 
     topology = resolve.load([kept])
     if run.allocation is None or not run.allocation.seats:
         return topology, plan_topology(topology)
-    from pdctl.launch.slurm import host_placement  # late: a run of this machine asks no cluster
+    from pdctl.launch.slurm import host_placement  # imported late: only a run on a cluster needs it
 
     return topology, host_placement.plan_on_allocation(topology, run.allocation.seats)
 
 
 def as_running(topology: Topology, run: Run) -> Topology:
-    """With the instances of each role as they are now: some may have taken the other role since."""
+    """`topology` with the current number of instances per role: some may have switched roles since."""
     prefills, decodes = len(run.deployment.prefills), len(run.deployment.decodes)
     return topology._replace(
         prefill=topology.prefill._replace(instances=prefills), decode=topology.decode._replace(instances=decodes)
@@ -296,18 +296,18 @@ def endpoints(run: Run) -> tuple[Endpoint, ...]:
 
 
 def logs(run: Run, directory: RunDir) -> dict[str, str]:
-    """Path → instance of every log there is, rotated parts included."""
+    """Path → instance for every existing log, including those of later generations."""
     files = {str(path): each.name for each in run.processes for path in parts(directory.log(each.name))}
     return {path: name for path, name in files.items() if os.path.exists(path)}  # noqa: PTH110
 
 
 def folders(directory: RunDir) -> dict[str, str]:
-    """Where it writes: the run's folder, and that of its logs with the words of storage_trouble."""
+    """The folders the run writes to: its own, and that of its logs with the sentence of `storage_trouble`."""
     return {str(directory.path): "", str(directory.logs.resolve()): storage_trouble(directory.path, directory.logs)}
 
 
 def own(run: Run) -> dict[int, str]:
-    """Pid → instance for every process of the run on this machine, with all that it started."""
+    """Pid → instance for every process of the run on this machine and its descendants; empty for a run on a cluster."""
     if run.allocation is not None:
         return {}
     alive = {one.pid: one.name for one in run.survivors if one.pid is not None}

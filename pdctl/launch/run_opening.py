@@ -1,4 +1,4 @@
-"""Opens a run: its directory, its lock, and the first run.json, before anything is started."""
+"""Open a run before anything is started: its directory, its lock, and the first run.json."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Opened(NamedTuple):
-    """A run that this process may start: it holds `lock` (a file descriptor) until it dies or hands it on."""
+    """A run that this process may start: it holds `lock` (a file descriptor) until it ends or passes the lock on."""
 
     directory: RunDir
     run: Run
@@ -37,7 +37,7 @@ class Opened(NamedTuple):
 def open_ordered(
     order: LaunchOrder, plan: Plan, deployment: Deployment, check: Callable[[Deployment], tuple[Obstacle, ...]]
 ) -> Opened:
-    """As `open_run`, of what was ordered; the topology and its plan are kept beside run.json."""
+    """Open a run for `order`, as `open_run` does, and keep the topology and its plan beside run.json."""
     opened = open_run(
         home(os.environ),
         order.name or deployment.name,
@@ -70,7 +70,7 @@ def open_run(
     logs: str | None = None,
     secret: bool = True,
 ) -> Opened:
-    """Raises when a run of that name is alive, or with every obstacle that `check` finds.
+    """Open a run. Raise LaunchError if one of that name is alive, or with every obstacle that `check` finds.
 
     `secret`: mint a deployment secret for the processes that can use one.
     """
@@ -112,7 +112,7 @@ def open_run(
 
 
 def _elsewhere(directory: RunDir) -> bool:
-    """A run of that name is alive on a cluster, where no lock of this machine tells."""
+    """Whether a run of that name is alive on a cluster, where no lock on this machine shows it."""
     return (directory.path / "run.json").exists() and (run := directory.load()).allocation is not None and run.alive
 
 

@@ -1,4 +1,4 @@
-"""What a run's processes are run by, and what its supervisor is told: everything that watches only posts here."""
+"""The interface that runs a run's processes, and the supervisor's mailbox: every watcher only posts messages to it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Exited:
 class Reached:
     """A process reached a stage, or (`stage` None) what it is waiting for has changed to `detail`.
 
-    `hopeless`: it will not come however long one waits.
+    `hopeless`: waiting longer will not help.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A process on another host told its number there."""
+    """A process on another host reported its pid there."""
 
     name: str
     generation: int
@@ -55,7 +55,7 @@ class Located:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The router knows an instance's new address; `problem` is empty when it does."""
+    """The router was told an instance's new address; `problem` is empty if the router now lists it as healthy."""
 
     name: str
     generation: int
@@ -64,7 +64,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """One verification request came back; `problem` is empty when the pair works."""
+    """One verification request came back after `seconds`; `problem` is empty if the pair works."""
 
     prefill: str
     decode: str
@@ -74,7 +74,7 @@ class Paired:
 
 @dataclass(frozen=True, slots=True)
 class ThreadEnded:
-    """A thread of the supervisor's process ended on an error that nobody foresaw, or at a limit of this machine."""
+    """A thread of the supervisor ended with an unexpected error, or at a limit of this machine."""
 
     thread: str
     error: BaseException
@@ -85,12 +85,12 @@ class Interrupt:
     number: int
 
 
-# A union of `|` would be evaluated at run time, which Python 3.10 cannot.
+# A union written with `|` would be evaluated at run time, which fails in Python 3.10.
 Message = Union[Exited, Reached, Paired, Interrupt, Located, Told, ThreadEnded]  # noqa: UP007
 
 
 class SupervisorMailbox:
-    """What the supervisor reads, and the clock it reads by; everybody else only puts."""
+    """The supervisor's message queue and clock. Only the supervisor receives; everybody else only puts."""
 
     def __init__(self) -> None:
         # SimpleQueue.put may be called from a signal handler that interrupted a get (documented as reentrant).
@@ -100,11 +100,11 @@ class SupervisorMailbox:
         self._messages.put(message)
 
     def now(self) -> float:
-        """Seconds, from some moment on."""
+        """Seconds on a monotonic clock with an arbitrary start."""
         return time.monotonic()
 
     def receive(self, until: float) -> Message | None:
-        """The next message; None if there is none until then."""
+        """The next message; None if none arrives before `until` (on the clock of `now`)."""
         try:
             return self._messages.get(timeout=max(0.0, until - self.now()))
         except Empty:
@@ -118,8 +118,8 @@ class Signals:
 
     def __enter__(self) -> Signals:
         for number in CAUGHT:
-            # `nohup` ignores SIGHUP on purpose; that stays so. A shell without job control ignores SIGINT for all that
-            # it starts with `&`: a `kill -INT` of ours is meant all the same.
+            # `nohup` ignores SIGHUP on purpose, so that stays ignored. A shell without job control makes everything it
+            # starts with `&` ignore SIGINT; a `kill -INT` sent to us must work nevertheless.
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._caught)
         return self
@@ -136,29 +136,29 @@ class Signals:
 
 
 class Runtime(Protocol):
-    ends_at: float  # seconds since the epoch when everything is taken away; 0: never
-    moves_ports: bool  # a new generation has other ports and files: a lost one may still live somewhere
+    ends_at: float  # when the allocation ends, in seconds since the epoch; 0: never
+    moves_ports: bool  # whether a new generation gets other ports and files, because a lost one may still be running
 
     def moved(self, specs: tuple[Spec, ...], generation: int) -> tuple[Spec, ...]:
-        """One instance as this generation is started: with other ports where the runtime moves them."""
+        """The commands of one instance for this generation, with other ports if the runtime moves them."""
 
     def start(
         self, specs: tuple[Spec, ...], generation: int, logs: Sequence[Path], post: Callable[[Exited | Located], None]
     ) -> tuple[Handle, ...]:
-        """Start all nodes of one instance; the end of each is posted once. Raises LaunchError."""
+        """Start all nodes of one instance; post the end of each exactly once. Raise LaunchError if it cannot start."""
 
     def beyond_help(self, specs: tuple[Spec, ...]) -> str:
-        """Why this instance cannot be started again; empty when it can."""
+        """Why this instance cannot be started again; empty if it can."""
 
     def sweep(self) -> tuple[str, ...]:
-        """End whatever the started processes left behind; in words, what could not be ended."""
+        """End whatever the started processes left behind; return what could not be ended, in words."""
 
     def busy_ports(self, deployment: Deployment) -> tuple[int, ...]:
-        """Ports of the deployment that are still taken."""
+        """The ports of the deployment that are still taken."""
 
 
 class Handle(Protocol):
-    """One started process. `pid` is 0 until it is known; `words` say where it is."""
+    """One started process. `pid` is 0 until it is known; `words` says where the process runs."""
 
     @property
     def spec(self) -> Spec: ...
@@ -177,15 +177,15 @@ class Handle(Protocol):
     @property
     def exit(self) -> Exit | None: ...
     def terminate(self) -> None:
-        """Ask it to finish what it has and leave."""
+        """Ask it to finish its requests and exit."""
 
     def kill(self) -> None:
-        """End it and everything it started, now."""
+        """Kill it and everything it started, now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why a deployment cannot start here. `fix` is one command or edit; `missing_extra`: a part is not installed."""
+    """Why a deployment cannot start here. `fix`: one command or edit; `missing_extra`: a package is not installed."""
 
     code: str
     message: str

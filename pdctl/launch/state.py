@@ -1,12 +1,12 @@
-"""The run directory: what was started, by whom, where its logs are, and what became of it. Truth stands on disk.
+"""The run directory, which is the record of a run: what was started, by whom, where its logs are, and how it ended.
 
 $PDCTL_HOME | $XDG_STATE_HOME/pdctl | ~/.local/state/pdctl
-  runs/NAME/run.json        schema pdctl.run/1, replaced whole at every change
-           roles.json       instances that took another role while they ran
-           plan.json        what `pdctl plan` said
-           topology.yaml    the files and --set values it came from, resolved
-           deployment-secret  mode 0600, while the run lives and has one (credentials.py)
-           notice.json      what run.json cannot tell on a full disk (storage.py)
+  runs/NAME/run.json        schema pdctl.run/1, replaced as a whole at every change
+           roles.json       instances that switched roles while running
+           plan.json        the output of `pdctl plan`
+           topology.yaml    its topology files and --set values, resolved
+           deployment-secret  mode 0600, present while the run lives if it has one (credentials.py)
+           notice.json      what cannot be saved in run.json on a full disk (storage.py)
            lock             held (flock) by the supervisor for as long as it lives
            logs/INSTANCE.log, logs/supervisor.log
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 ROLES_FILE = "roles.json"
 LOCK = "lock"
-KEPT = 5  # earlier runs of a name
+KEPT = 5  # how many earlier runs of the same name are kept
 SUPERVISOR = "pdctl.launch"  # the module of a detached run's supervisor; the run's directory follows it
 MODE, PORT = "--disaggregation-mode", "--disaggregation-bootstrap-port"
 
@@ -59,7 +59,7 @@ class RunDir:
         return self.logs / f"{name}.log"
 
     def look_into_logs(self) -> None:
-        """Raise StorageError where this user may not: every file of such a folder seems to be missing."""
+        """Raise StorageError if this user may not read the log folder: its files would otherwise seem missing."""
         try:
             with os.scandir(self.logs):
                 pass
@@ -69,7 +69,7 @@ class RunDir:
             raise user_files.unreadable(self.logs.resolve(), error) from None
 
     def current_log(self, name: str) -> Path:
-        """Where the latest generation writes."""
+        """The log file of the latest generation."""
         return list(log_tail.parts(self.log(name)))[-1]
 
     def tails(self, run: Run) -> dict[str, LogTail]:
@@ -77,14 +77,14 @@ class RunDir:
         return {process.name: LogTail(self.log(process.name)) for process in run.processes}
 
     def ends(self, run: Run) -> dict[str, LogTail]:
-        """The same from where the logs end now."""
+        """A reader for every process's log, starting at the log's current end."""
         sizes = {process.name: self.log(process.name).stat().st_size for process in run.processes}
         return {name: LogTail(self.log(name), size) for name, size in sizes.items()}
 
     def create(self, logs: Path | None = None) -> None:
-        """Make it ready for a new run; what an earlier run of this name left becomes the run NAME.N.
+        """Prepare the directory for a new run; an earlier run of this name is moved to NAME.N.
 
-        `logs`: keep the logs in that directory, reached through a link from the run's own.
+        `logs`: keep the logs in that directory, to which the run's own `logs` becomes a link.
         """
         self._set_aside()
         if logs is not None:
@@ -95,9 +95,9 @@ class RunDir:
             self.logs.mkdir(exist_ok=True, mode=0o700)
 
     def _set_aside(self) -> None:
-        """Move what is here but the lock. Numbers only grow, so that a name that somebody noted stays right.
+        """Move everything but the lock to NAME.N. N only grows, so that a name that somebody noted stays valid.
 
-        A link that somebody else made of `logs` stays, and what it leads to.
+        If somebody else made `logs` a link, the link and its target stay.
         """
         stay = {LOCK} if self._logs_are_ours else {LOCK, self.logs.name}
         kept = [entry for entry in self.path.iterdir() if entry.name not in stay]
@@ -126,7 +126,7 @@ class RunDir:
         return not self.logs.is_symlink() or self.logs.readlink().name.partition(".")[0] == self.path.name
 
     def settle(self) -> None:
-        """Write down the name that an earlier run goes by from now on, and that it is over."""
+        """Record the new name of an earlier run, and that it is over."""
         with contextlib.suppress(PdctlError):
             run = dataclasses.replace(self.load(), name=self.path.name)
             if run.state not in OVER:
@@ -135,7 +135,7 @@ class RunDir:
             self.save(run)
 
     def remove(self) -> None:
-        """Delete it with its logs, wherever they are, unless something of it still runs."""
+        """Delete the run and its logs, wherever they are, unless a process of it still runs."""
         with contextlib.suppress(PdctlError):
             if self.load().survivors:
                 return
@@ -148,12 +148,12 @@ class RunDir:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def keep(self, name: str, text: str) -> None:
-        """A document beside run.json."""
+        """Save a document beside run.json. Raise StorageError if that fails."""
         with storage.written_to(self.path):
             storage.save_whole(self.path / name, text.rstrip() + "\n")
 
     def lock(self) -> int | None:
-        """A file descriptor that holds this run's lock, or None when somebody else does."""
+        """A file descriptor that holds this run's lock; None if another process holds it."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
         try:
@@ -179,10 +179,10 @@ class RunDir:
             ) from None
 
     def look(self) -> Run:
-        """`load` from outside its supervisor: `gone` says whether that had left before the file was read.
+        """`load` from outside the supervisor: `gone` says whether the supervisor had exited before the file was read.
 
-        A supervisor writes how the run ended, and then it leaves. Whoever reads first and asks later takes a run that
-        ended in order between the two for one whose supervisor died.
+        A supervisor records how the run ended just before it exits. Reading first and checking later would mistake a
+        run that ended normally in between for one whose supervisor died.
         """
         run = self.load()
         if run.state in OVER or run.alive:
@@ -191,12 +191,12 @@ class RunDir:
         return dataclasses.replace(again, gone=not again.alive)
 
     def save(self, run: Run) -> None:
-        """Whole or not at all: readers in other shells never see half a file."""
+        """Save run.json atomically: readers in other shells never see half a file."""
         text = json.dumps({"schema": SCHEMA, **as_document(run)}, indent=1)
         storage.save_whole(self.path / "run.json", text + "\n")
 
     def save_end(self, run: Run) -> None:
-        """How `run` ended, on a full disk too."""
+        """Record how `run` ended, even on a full disk."""
         try:
             self.save(run)
         except OSError:
@@ -204,14 +204,14 @@ class RunDir:
 
 
 def earlier_runs(directory: Path) -> dict[int, Path]:
-    """By number, the directories NAME.N of the runs that had this directory's name before."""
+    """N → directory NAME.N of each earlier run of this name."""
     found = directory.parent.glob(f"{directory.name}.*")
     numbers = {each: each.name.removeprefix(f"{directory.name}.") for each in found}
     return {int(number): each for each, number in numbers.items() if number.isdecimal()}
 
 
 def _made(folder: Path, mode: int = 0o777) -> Path:
-    """A new directory, of another name where one with something in it has this one."""
+    """An empty directory: `folder`, or one with a number appended if `folder` is not empty."""
     if not folder.is_dir() or any(folder.iterdir()):
         folder = _free(folder)
         folder.mkdir(mode=mode)
@@ -219,7 +219,7 @@ def _made(folder: Path, mode: int = 0o777) -> Path:
 
 
 def _free(path: Path) -> Path:
-    """`path`, or with a number behind its name where there is one already."""
+    """`path`, or with a number appended to its name if it already exists."""
     names = (path, *(path.with_name(f"{path.name}.{number}") for number in range(2, 1000)))
     return next(each for each in names if not os.path.lexists(each))
 
@@ -233,7 +233,7 @@ def as_document(value: object) -> dict[str, object]:
 def load_all(root: Path) -> tuple[tuple[Run, ...], tuple[str, ...]]:
     """Every run, newest first, and a sentence for each directory that could not be read.
 
-    Raise StorageError where nobody can say which runs there are.
+    Raise StorageError if the runs cannot be listed.
     """
     runs: list[Run] = []
     unreadable: list[str] = []
@@ -253,7 +253,7 @@ def load_all(root: Path) -> tuple[tuple[Run, ...], tuple[str, ...]]:
 
 
 def _try_load(directory: RunDir) -> Run | str:
-    """The run, or why it cannot be read; empty where there is none, or one that is just being opened."""
+    """The run, or why it cannot be read; empty if there is none, or if it is just being opened."""
     try:
         return directory.look()
     except NotFoundError:
@@ -264,7 +264,7 @@ def _try_load(directory: RunDir) -> Run | str:
 
 def runs_of_others() -> tuple[str, ...]:
     """A sentence for each supervisor that another user runs on this machine: its run is in that user's home."""
-    import pwd  # late: only who finds no run asks
+    import pwd  # imported late: needed only if no run is found
 
     found: dict[str, str] = {}
     for pid, uid, words in procfs.commands():
@@ -278,8 +278,8 @@ def runs_of_others() -> tuple[str, ...]:
 
 
 def find_run(root: Path, name: str | None, also: tuple[State, ...] = ()) -> Run:
-    """The named run, or the only one alive. Where none is: the latest run, if it is `also` in one of these states, or
-    with STALE among them the latest stale one."""
+    """The run called `name`, or the only live one. If none is alive: the latest run if its state is in `also`, or, if
+    `also` contains STALE, the latest stale one. Raise NotFoundError or UsageError."""
     if name is not None:
         return _named(root, name)
     runs, unreadable = load_all(root)
@@ -308,7 +308,7 @@ def find_run(root: Path, name: str | None, also: tuple[State, ...] = ()) -> Run:
 
 
 def describe_ended(run: Run) -> str:
-    """That a run is over, and why, in one line: its outcome without the tail of a log."""
+    """How and why a run ended, in one line: its outcome without the log lines."""
     what = "failed" if run.state is State.FAILED else "was stopped"
     why = run.outcome.message.partition("\n")[0] if run.outcome is not None else ""
     for words in (f". {MAY_TELL} ", f". {NO_LINE} "):
@@ -330,7 +330,7 @@ def _named(root: Path, name: str) -> Run:
 
 
 def check_name(name: str) -> str:
-    """A run's name is a directory's: a DNS label, so that it can also name a Slurm job or a Kubernetes object."""
+    """`name`, if it is a DNS label, because it names directories, jobs and Kubernetes objects; else UsageError."""
     plain = name.replace("-", "").isalnum() and name.isascii() and name == name.lower()
     if not plain or name[0] == "-" or name[-1] == "-" or len(name) > 63:
         raise UsageError(
@@ -341,14 +341,14 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TurnedInstance:
-    """`ranks`: how many register with its bootstrap server; 0 for a decode."""
+    """An instance that switched roles. `ranks`: how many register with its bootstrap server; 0 for a decode."""
 
     role: ServerRole
     ranks: int
 
 
 def note_role(directory: Path, instance: str, turned: TurnedInstance) -> None:
-    """`directory`: the run's."""
+    """Record an instance's new role. `directory`: the run's."""
     whole = {**read_roles(directory), instance: turned}
     text = json.dumps({name: encode(one) for name, one in whole.items()}, indent=1)
     storage.save_whole(directory / ROLES_FILE, text + "\n")
@@ -359,7 +359,7 @@ def forget_roles(directory: Path) -> None:
 
 
 def read_roles(directory: Path) -> dict[str, TurnedInstance]:
-    """Empty when none ever switched."""
+    """Instance → its new role; empty if none has switched."""
     try:
         text = (directory / ROLES_FILE).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -371,7 +371,7 @@ def read_roles(directory: Path) -> dict[str, TurnedInstance]:
 
 
 def with_roles(deployment: Deployment, turned: Mapping[str, TurnedInstance]) -> Deployment:
-    """With the roles of now, and a router that would be started with them."""
+    """`deployment` with the current roles, and with the router command line that matches them."""
     if not turned:
         return deployment
     roles = tuple(_in_role(spec, turned.get(spec.instance)) for spec in deployment.roles)
@@ -395,7 +395,7 @@ def _in_role(spec: Spec, turned: TurnedInstance | None) -> Spec:
 
 
 def _router_words(argv: tuple[str, ...], moved: Mapping[str, Spec]) -> Iterator[str]:
-    """A router's command line: each of `moved` under the flag of its role, a prefill with its bootstrap port."""
+    """A router's command line with each of `moved` under its new role's flag, a prefill with its bootstrap port."""
     words = list(argv)
     while words:
         word = words.pop(0)

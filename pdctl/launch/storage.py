@@ -1,7 +1,7 @@
-"""Whether a run's directory can be written, and a notice of the supervisor that a full disk does not stop.
+"""Check whether a run's directory can be written, and keep a notice that can be written even on a full disk.
 
-notice.json gets its full size when the run is opened; later writes go into the same bytes, which needs no new space on
-tmpfs, ext4 and xfs. (A file system that copies on write may refuse it; `status` then finds out by a write of its own.)
+notice.json gets its full size when the run is opened; later writes overwrite the same bytes, which needs no new space
+on tmpfs, ext4 and xfs. (A copy-on-write file system may refuse it; `status` then finds out with a write of its own.)
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 FILE = "notice.json"
 SIZE = 4096  # bytes, one block
-MESSAGE = 1200  # characters of one text in it
-TRIAL = 8192  # bytes a trial writes: more than the rest of a block that is in use already
-EVERY = 2.0  # seconds between two trials of a supervisor
-LOST = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # nobody can write; EACCES may be this user's alone
+MESSAGE = 1200  # characters of one text in the notice
+TRIAL = 8192  # bytes written as a trial: more than may be left in a block that is already in use
+EVERY = 2.0  # seconds between two trials by the supervisor
+LOST = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # nobody can write; EACCES may concern only this user
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What the supervisor records where run.json cannot be written.
+    """What the supervisor records when run.json cannot be written.
 
-    `since`: when writing began to fail, 0: it works; `error` says why, `path` where.
+    `since`: when writing began to fail, in seconds since the epoch, 0: it works; `error`: why; `path`: where.
 
     `crash`: how the supervisor itself failed. `state`, `outcome`: how the run ended, if run.json could not be written.
     """
@@ -75,7 +75,7 @@ def write(directory: Path, notice: Notice) -> bool:
 
 
 def read(directory: Path) -> Notice:
-    """Empty where there is none, or none that can be read."""
+    """The notice; an empty one if there is none, or if it cannot be read."""
     try:
         return run.decode(Notice, json.loads((directory / FILE).read_bytes()[:SIZE]))
     except (OSError, ValueError, RecursionError):
@@ -88,13 +88,13 @@ def _encoded(notice: Notice) -> bytes:
 
 
 def end(directory: Path, run: Run) -> None:
-    """Write down how `run` ended where run.json cannot be."""
+    """Record in the notice how `run` ended, because run.json cannot be written."""
     outcome = run.outcome and dataclasses.replace(run.outcome, message=run.outcome.message[:MESSAGE])
     write(directory, dataclasses.replace(read(directory), state=run.state, outcome=outcome))
 
 
 def applied(run: Run, notice: Notice) -> Run:
-    """`run` as it ended, if only the notice tells."""
+    """`run` with the end that only the notice has, if there is one."""
     if notice.state is None:
         return run
     return dataclasses.replace(run, state=notice.state, outcome=notice.outcome)
@@ -111,7 +111,7 @@ def try_out(folder: Path) -> None:
 
 
 def error_of_trial(folder: Path) -> OSError | None:
-    """The error of `try_out`."""
+    """The error of `try_out`; None if it succeeds."""
     try:
         try_out(folder)
     except OSError as error:
@@ -120,7 +120,7 @@ def error_of_trial(folder: Path) -> OSError | None:
 
 
 def storage_trouble(directory: Path, logs: Path) -> str:
-    """Whether the logs of a living run are being lost, in words: as its supervisor says, or by a trial from here."""
+    """A sentence if a live run's logs are being lost, from the supervisor's notice or a trial write; else empty."""
     notice = read(directory)
     error = error_of_trial(logs)
     if error is None or error.errno not in LOST:
@@ -133,13 +133,13 @@ def storage_trouble(directory: Path, logs: Path) -> str:
 
 
 def save_whole(file: Path, data: bytes | str) -> None:
-    """Replace `file`, or leave it as it was and raise OSError. Only its user may read it: it may hold keys."""
+    """Replace `file`, or leave it as it was and raise OSError. Only the user may read it: it may hold keys."""
     user_files.write_whole(file, data, 0o600)
 
 
 @contextlib.contextmanager
 def written_to(directory: Path) -> Iterator[None]:
-    """Raise StorageError, which names the directory, for what the operating system refuses."""
+    """Turn an OSError in the block into a StorageError that names the directory."""
     try:
         yield
     except OSError as error:
@@ -154,7 +154,7 @@ def refused(directory: Path, error: OSError) -> StorageError:
 
 
 class DiskWatch:
-    """A supervisor's eye on its directories: tells once when writing begins to fail, and once when it works again."""
+    """Watches the supervisor's directories: reports once when writing begins to fail, and once when it works again."""
 
     def __init__(self, directory: Path, logs: Path) -> None:
         self._directory = directory
@@ -163,7 +163,7 @@ class DiskWatch:
         self.notice = Notice()
 
     def look(self, unsaved: OSError | None) -> str:
-        """What changed, in words; empty: nothing. `unsaved`: why run.json could not be written last time."""
+        """What changed, in words; empty if nothing did. `unsaved`: why the last save of run.json failed, if it did."""
         if unsaved is None and time.monotonic() < self._next:
             return ""
         self._next = time.monotonic() + EVERY
@@ -188,7 +188,7 @@ def sentence(notice: Notice) -> str:
 
 
 class CrashNotice:
-    """Tells what ends a supervisor that should not have ended: in the notice, on syslog, and on stderr as ever."""
+    """Reports the exception that ends a supervisor: in the notice, in syslog, and on stderr as usual."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self._directory = directory

@@ -1,4 +1,4 @@
-"""Brings a deployment up, keeps it up, and ends it. One thread decides; everything else posts to its mailbox."""
+"""Bring a deployment up, keep it up, and end it. One thread decides; everything else posts to its mailbox."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from pdctl.launch.state import RunDir
 
 PAIR_TIMEOUT = 30.0  # seconds one verification request may take
-STEADY = 600.0  # seconds of readiness after which earlier restarts are forgiven
-TICK = 1.0  # seconds between looks at what has no message of its own
-MERCY = 3.0  # seconds for the other nodes of a dead instance to leave by themselves
-WARN = 600.0  # seconds before the end of an allocation that it is told of
-# Threads without which the supervisor would wait for what nobody tells: each process, its stages, a step, the pairs.
+STEADY = 600.0  # seconds of readiness after which earlier restarts no longer count
+TICK = 1.0  # seconds between checks of what posts no message
+MERCY = 3.0  # seconds for the other nodes of a dead instance to exit by themselves
+WARN = 600.0  # seconds before the end of an allocation at which to announce it
+# Threads whose messages the supervisor waits for: the end of a process, its stages, a step, its hosts, the pairs.
 WATCHES = ("wait ", "watch ", "step ", "hosts", "verify")
-ROUTING = ("announce ", "forget ")  # without them the router does not know of a move, and the run goes on
-WIND_DOWN = 10.0  # seconds an allocation must leave beyond draining and grace, so that nothing is cut off
+ROUTING = ("announce ", "forget ")  # without them the router misses a move, but the run continues
+WIND_DOWN = 10.0  # seconds kept free before an allocation ends, beyond draining and grace: nothing is cut off
 
 
 class Ending(Exception):
@@ -71,7 +71,7 @@ class Supervisor:
         mailbox: SupervisorMailbox | None = None,
         watch: Callable[..., ReadinessWatch] = ReadinessWatch,
     ) -> None:
-        """`mailbox`: with another clock; `watch`: what tells when a process is ready."""
+        """`mailbox`: one with another clock, for tests; `watch`: makes what reports when a process is ready."""
         self._runtime = runtime
         self._mailbox = mailbox if mailbox is not None else SupervisorMailbox()
         self._watch = watch
@@ -84,26 +84,26 @@ class Supervisor:
         self._details: dict[str, str] = {}
         self._results: list[Paired] = []
         self._served = False
-        # By instance: all its nodes live and die together.
+        # By instance: all its nodes start and end together.
         self._restarts: dict[str, int] = {}
-        self._begun: dict[str, float] = {}  # by the mailbox's clock, as the two below: when it was started last
-        self._due: dict[str, float] = {}  # when it is to be started again
-        self._mercy: dict[str, float] = {}  # until when the other nodes of a dead instance may end by themselves
+        self._begun: dict[str, float] = {}  # by the mailbox's clock, as the next two: when it was last started
+        self._due: dict[str, float] = {}  # when to start it again
+        self._mercy: dict[str, float] = {}  # until when the other nodes of a dead instance may exit by themselves
         self._given_up: set[str] = set()
-        self._left_behind: dict[str, list[str]] = {}  # by server: addresses it had
+        self._left_behind: dict[str, list[str]] = {}  # by server: its earlier addresses
         self._warned = False
         self._credentials = router_list.NOBODY
 
     @property
     def _deployment(self) -> Deployment:
-        """With the addresses of now."""
+        """The deployment with its current addresses."""
         return self._journal.run.deployment
 
     def _nodes(self, instance: str) -> tuple[Spec, ...]:
         return tuple(spec for spec in self._deployment.specs if spec.instance == instance)
 
     def run(self) -> RunOutcome:
-        """Returns when nothing of the run is left."""
+        """Run until nothing of the run is left; return why it ended."""
         directory = self._journal.directory.path
         notice = CrashNotice(directory, self._journal.run.name)
         with notice, Signals(self._mailbox), told_threads(self._thread_ended):
@@ -123,12 +123,12 @@ class Supervisor:
                     raise
                 outcome = RunOutcome(problem.message, code=int(problem.exit_code), fix=problem.fix)
             self._wind_down(outcome)
-            with contextlib.suppress(OSError):  # read-only by now
+            with contextlib.suppress(OSError):  # the file system may be read-only by now
                 credentials.forget(directory)
         return outcome
 
     def _thread_ended(self, thread: str, error: BaseException) -> None:
-        """On that thread."""
+        """Post the end of a thread; called on that thread."""
         self._mailbox.put(ThreadEnded(thread, error))
 
     def _work(self) -> None:
@@ -139,7 +139,7 @@ class Supervisor:
             self._pause(self._backoff(max(self._restarts.values())))
 
     def _serve_until_a_death(self) -> bool:
-        """True when a death restarts every process; every other end raises Ending."""
+        """Return True when a death restarts every process; every other end raises Ending."""
         try:
             self._bring_up()
             self._until(lambda: False)
@@ -176,7 +176,7 @@ class Supervisor:
             raise Ending(ending_reasons.pairs_failed(tuple(self._results)))
 
     def _start(self, instance: str) -> None:
-        """Every node of it, or the router, as its next generation."""
+        """Start the next generation of an instance, on all its nodes, or of the router."""
         generation = 1 + max(self._journal.run.process(spec.name).generation for spec in self._nodes(instance))
         self._move(instance, generation)
         directory = self._journal.directory
@@ -218,7 +218,7 @@ class Supervisor:
         return StartStage.READY in self._reached[name]
 
     def _until(self, condition: Callable[[], bool], deadline: float | None = None) -> None:
-        """Handle messages until `condition` holds. Raises Ending at the deadline, on a signal, on a death."""
+        """Handle messages until `condition` holds. Raise Ending at the deadline, on a signal, or on a fatal death."""
         while not condition():
             now = self._mailbox.now()
             if deadline is not None and now >= deadline:
@@ -249,7 +249,7 @@ class Supervisor:
         for instance in [instance for instance, at in self._mercy.items() if at <= now]:
             del self._mercy[instance]
             self._kill(instance)
-        for instance in self._restarts:  # a restarted instance that never becomes ready has failed as well
+        for instance in self._restarts:  # a restarted instance that does not become ready in time has failed too
             names = [spec.name for spec in self._nodes(instance)]
             late = now - self._begun[instance] > self._options.timeout and not all(map(self._is_ready, names))
             if late and instance not in self._due and instance not in self._given_up:
@@ -258,7 +258,7 @@ class Supervisor:
         self._journal.look_at_storage()
 
     def _look_at_the_clock(self) -> None:
-        """An allocation is left before it is taken away."""
+        """End the run in time before its allocation ends, and announce that beforehand."""
         ends_at = self._runtime.ends_at
         if not ends_at:
             return
@@ -322,7 +322,7 @@ class Supervisor:
             self._announce(self._handles[name].spec)
 
     def _announce(self, spec: Spec) -> None:
-        """A server that came back under another address: the router has to be told."""
+        """Tell the router the new address of a server that was restarted under another one."""
         router = self._deployment.router
         planned = next((each for each in self._planned.servers if each.name == spec.name), None)
         if router is None or planned is None or not self._served or not self._runtime.moves_ports:
@@ -338,7 +338,7 @@ class Supervisor:
         instance = spec.instance
         self._watches[name].close()
         self._journal.exited(name, message.exit)
-        if instance in self._due or instance in self._given_up:  # it went with the node that died first
+        if instance in self._due or instance in self._given_up:  # another of its nodes died first
             self._journal.note(EventKind.STOPPED, name, ending_reasons.in_words(message.exit), at=message.exit.at)
             return
         why = ending_reasons.own_reason(self._journal.directory, self._journal.run.process(name))
@@ -376,7 +376,7 @@ class Supervisor:
         self._end_the_others(instance)
 
     def _end_the_others(self, instance: str) -> None:
-        """What is left of an instance with a dead node serves nobody, and may hang in a collective for ever."""
+        """End the other nodes of an instance with a dead node: they cannot serve and may hang in a collective."""
         for spec in self._nodes(instance):
             self._reached[spec.name] = {}
             if self._running(spec.name):
@@ -391,7 +391,7 @@ class Supervisor:
             router_list.forget(router.url, server, self._credentials)
 
     def _give_up(self, instance: str, why: str, message: Exited, ready_at: float | None) -> None:
-        """The run goes on as long as each role has an instance left."""
+        """Leave an instance down. The run continues while its role has another instance; otherwise raise Ending."""
         self._given_up.add(instance)
         others = self._peers(instance)
         if not others:
@@ -405,7 +405,7 @@ class Supervisor:
         self._end_the_others(instance)
 
     def _peers(self, instance: str) -> list[Spec]:
-        """The other instances of its role that have not been given up. A router has none."""
+        """The other instances of the same role that have not been given up. A router has none."""
         role = self._nodes(instance)[0].role
         return [
             spec
@@ -421,7 +421,7 @@ class Supervisor:
         self._until(lambda: self._mailbox.now() >= until)
 
     def _end_all(self) -> None:
-        """End every process of this generation at once, as a new one follows."""
+        """Kill every process of this generation at once, because a new one follows."""
         for watch in self._watches.values():
             watch.close()
         for handle in self._handles.values():
@@ -430,7 +430,7 @@ class Supervisor:
         while any(self._journal.run.process(name).exit is None for name in self._handles):
             message = self._mailbox.receive(deadline)
             if message is None:
-                return  # the new generation will find its ports taken, and say so
+                return  # the new generation will find its ports taken and report it
             if isinstance(message, Interrupt):
                 raise Ending(ending_reasons.stopped(message.number))
             if isinstance(message, Exited):

@@ -1,4 +1,4 @@
-"""Ends a run: the router first, to finish what it accepted, then decode and prefill. A second signal ends all now."""
+"""End a run: first the router, so that it finishes its requests, then decode and prefill. A second signal kills all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pdctl.launch.journal import Journal
     from pdctl.launch.runtime import Handle, Runtime
 
-ASK_ROUTER = 2.0  # seconds the router has to say how many requests are in flight
+ASK_ROUTER = 2.0  # seconds for the router to say how many requests are in flight
 AFTER_KILL = 5.0  # seconds for a killed process to be gone
 
 
@@ -75,7 +75,7 @@ class WindDown:
             self._await(late, AFTER_KILL)
 
     def _await(self, handles: list[Handle], seconds: float) -> None:
-        """Read the mailbox until all of them have ended or the time is over; a signal ends every process now."""
+        """Handle messages until all of `handles` have ended or time is up; a signal kills every process at once."""
         deadline = self._mailbox.now() + seconds
         while any(self._running(handle.spec.name) for handle in handles):
             message = self._mailbox.receive(deadline)
@@ -100,12 +100,12 @@ class WindDown:
             self._journal.note(EventKind.DIED, name, ending_reasons.in_words(message.exit), at=at)
             return
         seconds = max(0.0, at - self._asked[name])
-        # SGLang kills itself with SIGKILL when it leaves as asked (0.5.3 to 0.5.23).
+        # SGLang kills itself with SIGKILL when it exits as asked (0.5.3 to 0.5.23).
         kind = EventKind.KILLED if message.exit.signal == 9 and name in self._killed else EventKind.STOPPED
         self._journal.note(kind, name, ending_reasons.in_words(message.exit), seconds=seconds, at=at)
 
     def _nothing_left(self) -> str:
-        """What is left, in words: normally nothing, and that is said because it was looked for."""
+        """What is left, in words. Normally nothing is, and the text says so because it was checked."""
         deaf = (f"{handle.spec.name} ({handle.words})" for handle in self._handles.values() if handle.exit is None)
         left = (*self._runtime.sweep(), *deaf)
         busy = self._runtime.busy_ports(self._deployment)

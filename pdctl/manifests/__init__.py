@@ -1,1 +1,1 @@
-"""From files to a Manifest: YAML documents and start scripts."""
+"""Turn files, YAML documents and start scripts, into a Manifest."""

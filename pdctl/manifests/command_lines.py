@@ -1,4 +1,4 @@
-"""Which command lines start an engine or a router, and their flags with the place of each."""
+"""Recognize command lines that start an engine or a router, and read their flags with the place of each."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from pdctl.engines.versions import Version
     from pdctl.manifests.manifest import PlacedWord
 
-MOST = 10**18 - 1  # larger ones are no setting of any engine
+MOST = 10**18 - 1  # no engine has a larger setting
 
 
 class ServerProgram(NamedTuple):
     """`kind` is an engine (sglang, dynamo, embedded) or a router (sglang-router, smg, mini-lb, pdctl).
 
-    `head` is what stands before the words that name it: an interpreter, `numactl …`, `docker run …`.
+    `head`: the words before those that name the program: an interpreter, `numactl …`, `docker run …`.
     """
 
     role: str  # engine | router
@@ -31,7 +31,7 @@ class ServerProgram(NamedTuple):
 
 
 def program(argv: Sequence[PlacedWord]) -> ServerProgram | None:
-    """None for any other command."""
+    """The engine or router that `argv` starts; None for any other command."""
     texts = [word.text.rpartition("/")[2] if at == 0 else word.text for at, word in enumerate(argv)]
     for row in COMMAND_LINES:
         for at in range(len(texts) - 1):
@@ -62,7 +62,7 @@ ALIASES = {
 
 
 class Flag(NamedTuple):
-    """place: file:line, or "" when only the command is known. written: without dashes, "" where it is the name."""
+    """`place`: file:line, or "" if only the command is known. `written`: as typed, no dashes; "" if it is `name`."""
 
     name: str
     values: tuple[str, ...]
@@ -78,7 +78,7 @@ class Flag(NamedTuple):
 
 
 class Flags(NamedTuple):
-    """In the order given. Of a flag that stands twice the last counts, as in argparse."""
+    """Flags in the order given. If a flag is given twice, the last one counts, as in argparse."""
 
     given: tuple[Flag, ...]
 
@@ -89,7 +89,7 @@ class Flags(NamedTuple):
         return tuple(flag for flag in self.given if flag.name == name)
 
     def text(self, *names: str) -> str | None:
-        """The value, or None where the flag is absent, bare, or holds a variable nobody has filled in."""
+        """The value; None if the flag is absent, has no value, or contains an unresolved variable."""
         flag = self.find(*names)
         value = " ".join(flag.values) if flag is not None else ""
         return value if value and "$" not in value else None
@@ -101,7 +101,7 @@ class Flags(NamedTuple):
         return self.find(*names) is not None
 
     def unclear(self, *names: str) -> bool:
-        """It is given, and its value hangs on a variable."""
+        """Whether the flag is given with a value that contains an unresolved variable."""
         flag = self.find(*names)
         return flag is not None and any("$" in value for value in flag.values)
 
@@ -111,11 +111,11 @@ def parse(
     place: Callable[[str], str] | None = None,
     full: Callable[[str], str] | None = None,
 ) -> Flags:
-    """From (word, place) pairs.
+    """Parse (word, place) pairs.
 
-    place: finds a better place for a flag by its name. full: what a name stands for that is the beginning of another.
+    `place`: finds a better place for a flag by its name. `full`: expands an abbreviated flag name.
     """
-    found: list[tuple[str, list[str], str]] = []  # the place is the value's, where that stands on a line of its own
+    found: list[tuple[str, list[str], str]] = []  # a value on a line of its own gives the place
     for word, where in words:
         if word.startswith("--") and len(word) > 2:
             name, equals, value = word[2:].partition("=")
@@ -142,9 +142,9 @@ def _flag(
 
 
 def in_full(kind: str, version: Version | None = None) -> Callable[[str], str]:
-    """For `parse`: what the parser of a program (`kind` as in Program) takes a beginning for.
+    """The `full` of `parse`: expands abbreviated flags as the program's own parser does (`kind`: see ServerProgram).
 
-    version None: the release is not known. Dynamo's flags are not known, so its beginnings stay as they are.
+    `version` None: the release is unknown. Dynamo's flags are unknown, so they are not expanded.
     """
     if kind == RELEASED:
         return lambda name: sglang.full_name(name, version)
@@ -154,7 +154,7 @@ def in_full(kind: str, version: Version | None = None) -> Callable[[str], str]:
 
 
 class Listed(NamedTuple):
-    """One worker on a router's command line. `port` None: none is given; `clear` False: it hangs on a variable."""
+    """One worker on a router's command line. `port` None: not given. `clear` False: it is an unresolved variable."""
 
     url: str
     port: int | None
@@ -163,7 +163,7 @@ class Listed(NamedTuple):
 
 
 def worker(flag: Flag) -> Listed:
-    """`--prefill URL [PORT|none]`, `--decode URL`."""
+    """The worker of `--prefill URL [PORT|none]` or `--decode URL`."""
     url, port = (*flag.values, "", "")[:2]
     clear = "$" not in port
     return Listed(url.rstrip("/"), numerals.port(port), flag.evidence, clear)

@@ -1,4 +1,4 @@
-"""A docker compose file as pods: one for each service that starts an engine or a router (Compose specification)."""
+"""Read a docker compose file as pods: one per service that starts an engine or a router (Compose specification)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from yaml.nodes import Node
 
 SERVICE = "com.docker.compose.service"
-BROKEN = re.compile(r"\\?\n")  # a command over several lines is one command
+BROKEN = re.compile(r"\\?\n")  # a command on several lines is one command
 
 
 def read_compose(body: str, name: str, known: Mapping[str, str]) -> Manifest:
-    """`known` fills in `${…}`, as the file's surroundings would; UsageError for a text that is no YAML."""
+    """Read a compose file. `known`: values for `${…}`, as from the environment. TopologyError if it is not YAML."""
     pods: list[ManifestPod] = []
     for document in documents(body, name):
         for service, node in pairs(get(document, "services")):
@@ -35,7 +35,7 @@ def read_compose(body: str, name: str, known: Mapping[str, str]) -> Manifest:
 
 
 def _service(pod: ManifestPod) -> Service:
-    """Services reach each other by name, at every port."""
+    """The Service of a pod: compose services reach each other by name, on every port."""
     return Service(pod.name, pod.file, pod.line, COMPOSE, True, {SERVICE: pod.name}, ())
 
 
@@ -89,7 +89,7 @@ def _words(node: Node, values: ShellVariables) -> tuple[tuple[PlacedWord, ...], 
 
 
 def _environment(node: Node | None, values: ShellVariables) -> Iterator[SaidSetting]:
-    """A map, or a list of NAME=value; a name alone is taken from where compose runs."""
+    """Variables from a map or a list of NAME=value; a name without a value comes from compose's own environment."""
     for name, value in pairs(node):
         said = text(value)
         yield SaidSetting(name, None if said is None else _filled(said, values), line(value))
@@ -104,7 +104,7 @@ def _filled(body: str, values: ShellVariables) -> str:
 
 
 def _gpus(node: Node) -> int | None:
-    """The devices that are asked for; None for all of them, and where nothing is said."""
+    """The number of requested GPUs; None if all are requested or nothing is said."""
     for device in items(get(node, "deploy", "resources", "reservations", "devices")):
         ids = items(get(device, "device_ids"))
         if ids:

@@ -1,4 +1,4 @@
-"""YAML of any shape, read leniently: maps and lists with line numbers, anchors and merges followed, each once."""
+"""Read YAML of any shape leniently: maps and lists with line numbers; anchors and merges are followed once each."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-DEEPEST = 100  # collections inside collections
+DEEPEST = 100  # maximum nesting of collections
 MERGES = 16  # maps merged into maps; deeper is a mistake
 
 
 def documents(text: str, file: str) -> Iterator[Node]:
-    """Every document that is not empty; TopologyError with the place where the text is no YAML."""
+    """Every document that is not empty. Raise TopologyError with the place of the error if the text is not YAML."""
     try:
         _measure(text, file)
         for node in yaml.compose_all(text, Loader=LOADER):
             if node is not None:
                 yield node
     except yaml.YAMLError as error:
-        from pdctl.topology.yaml_parser import unreadable  # late: only a mistake needs it
+        from pdctl.topology.yaml_parser import unreadable  # imported late: needed only for an error
 
         hint = "render the template first: helm template … | pdctl doctor -" if "{{" in text else ""
         raise unreadable(file, text, error, hint) from None
 
 
 def _measure(text: str, file: str) -> None:
-    """The parser's C code recurses without a limit: what is nested too deep must not reach it."""
+    """Raise UsageError for text nested too deep, on which the parser's C code would recurse without a limit."""
     depth = 0
     for event in yaml.parse(text, Loader=LOADER):
         depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
@@ -47,7 +47,7 @@ def _measure(text: str, file: str) -> None:
 
 
 def get(node: Node | None, *path: str) -> Node | None:
-    """The value under a path of keys, merged maps (`<<`) included; None where there is none."""
+    """The value under a path of keys, including merged maps (`<<`); None if there is none."""
     for key in path:
         node = _value(node, key, 0)
         if node is None:
@@ -56,7 +56,7 @@ def get(node: Node | None, *path: str) -> Node | None:
 
 
 def pairs(node: Node | None) -> Iterator[tuple[str, Node]]:
-    """Keys and values of a map; nothing of anything else. A key's own value comes before a merged one."""
+    """Keys and values of a map; nothing for any other node. A key's own value comes before a merged one."""
     yield from _pairs(node, 0)
 
 
@@ -65,7 +65,7 @@ def items(node: Node | None) -> tuple[Node, ...]:
 
 
 def text(node: Node | None) -> str | None:
-    """A scalar's text; None for an explicit null, and for anything else."""
+    """A scalar's text; None for an explicit null or for any other node."""
     if not isinstance(node, ScalarNode):
         return None
     value = str(node.value)
@@ -77,12 +77,12 @@ def number(node: Node | None) -> int | None:
 
 
 def line(node: Node | None) -> int:
-    """1-based; 0 for nothing."""
+    """The line of a node, counted from 1; 0 for None."""
     return 0 if node is None else int(node.start_mark.line) + 1
 
 
 def first_line(node: Node) -> int:
-    """Where a scalar's text begins: a block scalar's on the line after its `|`."""
+    """The line on which a scalar's text begins: for a block scalar, the line after its `|`."""
     return line(node) + (getattr(node, "style", None) in ("|", ">"))
 
 

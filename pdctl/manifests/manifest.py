@@ -1,7 +1,7 @@
-"""What Kubernetes manifests and start scripts say about engines and routers, as it stands there, line by line.
+"""What Kubernetes manifests and start scripts say about engines and routers, as written, with line numbers.
 
-Any pod template is read, whatever the kind of object around it: a Deployment, a StatefulSet, a LeaderWorkerSet, a
-RoleBasedGroup. A start script is read as one pod: its commands share a host.
+Pod templates are read in any kind of object: a Deployment, a StatefulSet, a LeaderWorkerSet, a RoleBasedGroup. A start
+script is read as one pod: its commands share a host.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-SCRIPT = "script"  # Pod.kind of a start script
-COMPOSE = "compose"  # of a service of a compose file; Service.kind of its name
-PLAIN = (SCRIPT, COMPOSE)  # without probes, times to end and fields that Kubernetes fills in
+SCRIPT = "script"  # ManifestPod.kind of a start script
+COMPOSE = "compose"  # ManifestPod.kind of a service in a compose file, and Service.kind of its name
+PLAIN = (SCRIPT, COMPOSE)  # kinds without probes, grace periods and fields that Kubernetes fills in
 PINNED = re.compile(r"@sha256:[0-9a-f]+$|:[\w][\w.-]{0,127}$")
 
 
@@ -28,7 +28,7 @@ class PlacedWord(NamedTuple):
 
 
 class SaidSetting(NamedTuple):
-    """An environment variable or an annotation. `value` None: taken from a secret, a field or a config map."""
+    """An environment variable or an annotation. `value` None: it comes from a Secret, a field or a ConfigMap."""
 
     name: str
     value: str | None
@@ -36,7 +36,7 @@ class SaidSetting(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """`how` is httpGet, tcpSocket, exec or grpc; `target` the path, port or command. Times in seconds."""
+    """A probe. `how`: httpGet, tcpSocket, exec or grpc; `target`: the path, port or command. Times in seconds."""
 
     purpose: str  # readiness | liveness | startup
     how: str
@@ -47,7 +47,7 @@ class Probe(NamedTuple):
 
 
 class Mount(NamedTuple):
-    """Storage in a container: a claim's, or a directory of the host; the other of both is ""."""
+    """Storage mounted in a container, from a claim or a directory of the host; the other of the two is ""."""
 
     name: str
     path: str
@@ -57,10 +57,10 @@ class Mount(NamedTuple):
 
 
 class Container(NamedTuple):
-    """`argv` is command and args in one, a shell's text taken apart. `shell`: a shell expands its variables.
+    """`argv`: command and args together, with the text of `sh -c` parsed. `shell`: a shell expands its variables.
 
-    env_open: envFrom, or a script's surroundings, may define more than `env` shows. resources: the limits.
-    secrets: variables from a key of a Secret, as `secret/key`.
+    `env_open`: envFrom or a script's environment may define more than `env` shows. `resources`: the limits.
+    `secrets`: variables set from a key of a Secret, as `secret/key`.
     """
 
     name: str
@@ -79,10 +79,10 @@ class Container(NamedTuple):
 
 
 class ManifestPod(NamedTuple):
-    """One pod template. `part` is leader or worker where an object has both; `size`: pods of one group.
+    """One pod template. `part`: leader or worker if an object has both, else ""; `size`: pods per group.
 
-    replicas None: not written, which Kubernetes takes for one. `added`: labels its controller puts on the pods.
-    shm: the size of a memory volume, as written. tolerations: by key.
+    `replicas` None: not written, which means one to Kubernetes. `added`: labels that its controller puts on the pods.
+    `shm`: the size of a memory volume, as written. `tolerations`: their keys.
     """
 
     name: str
@@ -105,7 +105,7 @@ class ManifestPod(NamedTuple):
     tolerations: tuple[str, ...] = ()
 
     def carries(self, selector: Mapping[str, str]) -> bool:
-        """A Service with this selector finds it; one without a selector finds nobody."""
+        """Whether a Service with this selector matches the pod; one without a selector matches none."""
         return bool(selector) and selector.items() <= {**self.added, **self.labels}.items()
 
     def at(self, line: int) -> str:
@@ -113,7 +113,7 @@ class ManifestPod(NamedTuple):
 
 
 class Exposed(NamedTuple):
-    """One port of a Service: `port` is what callers dial, `target` the pods' own: a number, a name, "" for `port`."""
+    """One port of a Service. `port`: what clients dial; `target`: the pods' own, a number or a name, "" for `port`."""
 
     port: int
     target: str
@@ -121,7 +121,7 @@ class Exposed(NamedTuple):
 
 
 class Service(NamedTuple):
-    """`ports` are the pods' own (targetPort where it is a number, else port); `exposed` has both ends of each."""
+    """`ports`: the pods' own ports (targetPort if it is a number, else port); `exposed`: both ends of each port."""
 
     name: str
     file: str
@@ -143,5 +143,5 @@ class Manifest(NamedTuple):
 
 
 def pinned(image: str) -> bool:
-    """Whether the name says which image it is: a tag other than latest, or a digest."""
+    """Whether the name identifies one image: it has a tag other than latest, or a digest."""
     return bool(PINNED.search(image)) and not image.endswith(":latest")

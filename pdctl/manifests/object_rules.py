@@ -1,4 +1,4 @@
-"""What API servers and the operators' admission refuse beyond schemas: names, references, sums, CEL rules, pods."""
+"""What API servers and operators' admission reject beyond schemas: names, references, sums, CEL rules, pods."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-\w.]*[A-Za-z0-9])?)?")
 LONGEST = 63
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")  # RFC 1123
 SERVICE = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035
-STATEFULSET = 52  # its name and a hash of eleven characters make a label of every pod
-REVISION = 8  # characters of the hash that a DisaggregatedSet puts into the names it makes
+STATEFULSET = 52  # maximum length: the name and a hash of eleven characters form a label of every pod
+REVISION = 8  # characters of the hash that a DisaggregatedSet puts into the names it generates
 PATTERNS = ("standalonePattern", "leaderWorkerPattern", "customComponentsPattern")
 
 
 def spelt(path: Path) -> str:
-    """`spec.roles[0].name`; a key with dots or slashes in brackets: `metadata.labels["a.b/c"]`."""
+    """A path as text: `spec.roles[0].name`; a key with dots or slashes in brackets: `metadata.labels["a.b/c"]`."""
     text = ""
     for step in path:
         if isinstance(step, int):
@@ -124,7 +124,7 @@ def numbered(path: Path, port: int) -> Iterator[Found]:
 
 
 def _devices(path: Path, resources: Value) -> Iterator[Found]:
-    """Resources of a device plugin are whole, and asked for as they are limited."""
+    """Check device resources: they must be whole numbers, with requests equal to limits."""
     limits, requests = resources.get("limits", {}), resources.get("requests", {})
     for name, count in limits.items():
         if "/" not in name:
@@ -157,7 +157,7 @@ def _probe(path: Path, probe: Value, ports: set[str | None]) -> Iterator[Found]:
 
 
 def _bootstrap(path: Path, template: Value) -> Iterator[Found]:
-    """What the router reads at a prefill's pod is where the prefill listens."""
+    """Check that the bootstrap port annotation, which the router reads, matches the port the prefill listens on."""
     said = template.get("metadata", {}).get("annotations", {}).get(PORT)
     given = [port for each in template.get("spec", {}).get("containers", ()) if (port := _given(each)) is not None]
     where = (*path, "metadata", "annotations", PORT)
@@ -182,7 +182,7 @@ def broken(value: Value) -> Iterator[Found]:
 
 
 def templates(value: Value) -> Iterator[tuple[Path, Value]]:
-    """Every pod template of an object, and where it stands."""
+    """Every pod template of an object, with its path."""
     spec, kind = value.get("spec", {}), value["kind"]
     if kind == "Deployment":
         yield ("spec", "template"), spec["template"]
@@ -207,7 +207,7 @@ def _of_lws(path: Path, spec: Value) -> Iterator[tuple[Path, Value]]:
 
 
 def _named(value: Value) -> Iterator[Found]:
-    """A LeaderWorkerSet's name becomes a Service's."""
+    """Check the object's name. A LeaderWorkerSet's name becomes that of a Service, so it must start with a letter."""
     name, kind = value["metadata"]["name"], value["kind"]
     starts_with_letter = kind in ("Service", "LeaderWorkerSet")
     form = SERVICE if starts_with_letter else LABEL
@@ -264,7 +264,7 @@ def leader_worker_set(value: Value) -> Iterator[Found]:
 
 
 def _long(path: Path, name: str, base: str, spec: Value) -> Iterator[Found]:
-    """The workers of a group are a StatefulSet called after their leader."""
+    """Check the length of a name: the workers of a group are a StatefulSet named after their leader."""
     longest = f"{base}-{max(spec.get('replicas', 1) - 1, 0)}"
     if len(longest) > STATEFULSET:
         room = len(name) - (len(longest) - STATEFULSET)
@@ -311,7 +311,7 @@ def disaggregated_set(value: Value) -> Iterator[Found]:
 
 
 def _made(name: str, roles: Iterable[Value]) -> Iterator[Found]:
-    """v0.9.0 makes NAME-REVISION-ROLE; later releases put the number of a slice between name and revision."""
+    """Check the length of generated names: NAME-REVISION-ROLE in v0.9.0, NAME-SLICE-REVISION-ROLE in later releases."""
     longest = max(roles, key=lambda role: len(role["name"]))
     made = f"{name}-0-{'x' * REVISION}-{longest['name']}"
     yield from _long(("metadata", "name"), name, made, longest["spec"])
@@ -353,7 +353,7 @@ def _pattern(path: Path, pattern: Value, shared: set[str]) -> Iterator[Found]:
 
 
 def repeated_entries(path: Path, key: str, items: Iterable[Value]) -> Iterator[Found]:
-    """Entries of a list that Kubernetes tells apart by `key`."""
+    """Find duplicates in a list whose entries Kubernetes distinguishes by `key`."""
     found = [each.get(key) for each in items]
     counts = Counter(found)
     for at, name in enumerate(found):

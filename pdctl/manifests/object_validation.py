@@ -1,6 +1,6 @@
-"""Whether a cluster would take an object: by the schemas of Kubernetes and of the CRDs, and by rules beyond them.
+"""Check whether a cluster would accept an object: by the schemas of Kubernetes and of the CRDs, and by further rules.
 
-A null counts as a value here, where a cluster takes it for a field left out.
+A null counts as a value here, whereas a cluster treats it as an absent field.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ WORDS = {
 
 
 class ObjectFault(NamedTuple):
-    """`path` from the object's root, such as `spec.leaderWorkerTemplate.size`. `versions`: () where it holds of all
-    that were asked for."""
+    """`path`: from the object's root, for example `spec.leaderWorkerTemplate.size`. `versions`: the Kubernetes versions
+    with this fault; () if it occurs in all that were checked."""
 
     where: str
     path: str
@@ -67,14 +67,14 @@ def validate(objects: Sequence[Object], versions: Sequence[str] = VERSIONS) -> t
 
 
 def check(objects: Sequence[Object], versions: Sequence[str] = VERSIONS) -> None:
-    """Raises UsageError with every fault."""
+    """Raise UsageError with every fault of the objects, if there is any."""
     found = validate(objects, versions)
     if found:
         raise UsageError("a cluster would refuse this:\n" + "\n".join(f"  {fault}" for fault in found))
 
 
 def schema_version(version: str) -> str:
-    """A version as the schemas have it: `v1.30.4` is 1.30. Raises UsageError for one there is no schema for."""
+    """The schemas' name of a version: `v1.30.4` is 1.30. Raise UsageError if there is no schema for it."""
     short = ".".join(version.removeprefix("v").split(".")[:2])
     if short not in VERSIONS:
         raise UsageError(
@@ -85,7 +85,7 @@ def schema_version(version: str) -> str:
 
 
 def _faults(value: Object, versions: Sequence[str]) -> list[ObjectFault]:
-    """The rules are asked only about objects of the right shape."""
+    """The faults of one object. The further rules are checked only if the object matches its schema."""
     about = value.get("metadata")
     name = about.get("name", "") if isinstance(about, dict) else ""
     where = f"{value.get('kind', 'an object without a kind')} {name}".strip()
@@ -107,7 +107,7 @@ def _span(versions: tuple[str, ...]) -> str:
 
 
 def faults(value: dict[str, Any], version: str) -> Iterator[tuple[Path, str]]:
-    """Where the object is not what Kubernetes `version` (`1.30`) takes, and why."""
+    """Where and why the object does not match the schema of Kubernetes `version` (`1.30`)."""
     kind = (str(value.get("apiVersion")), str(value.get("kind")))
     if kind not in KINDS:
         yield from _unknown(*kind)
@@ -125,7 +125,7 @@ def _unknown(api: str, kind: str) -> Iterator[tuple[Path, str]]:
 
 
 def _lines_of_error(error: ValidationError) -> Iterator[tuple[Path, str]]:
-    """One line for each thing to mend: an unknown field and a missing one have places of their own."""
+    """One line for each thing to fix: every unknown or missing field has a path of its own."""
     path: Path = tuple(error.absolute_path)
     value, wanted = error.instance, error.validator_value
     if error.validator == "additionalProperties":
@@ -167,7 +167,7 @@ def _bound(error: ValidationError) -> str:
 
 @cache
 def _validator(kind: tuple[str, str], version: str) -> Draft202012Validator:
-    """Of one schema that holds every definition: jsonschema before 4.18, which is pure Python, can resolve that too."""
+    """A validator with all definitions in one schema, which jsonschema before 4.18 (pure Python) can resolve too."""
     if kind in CORE:
         schema: dict[str, Any] = {"$ref": f"#/$defs/{CORE[kind]}"}
     else:
@@ -177,14 +177,14 @@ def _validator(kind: tuple[str, str], version: str) -> Draft202012Validator:
 
 
 def _required(kind: tuple[str, str]) -> dict[str, Any]:
-    """An object without a name can be made only by `kubectl create` with generateName."""
+    """A schema that requires a name: without one, only `kubectl create` with generateName can create the object."""
     named = {"type": "object", "required": ["name"]}
     return {"allOf": [{"required": ["metadata"], "properties": {"metadata": named}}]} if kind in KINDS else {}
 
 
 @cache
 def _definitions(version: str) -> dict[str, Any]:
-    """As they read in that version: the last span that begins no later."""
+    """The definitions of that version: for each, the last span that begins no later."""
     at = VERSIONS.index(version)
     found: dict[str, Any] = {}
     for name, spans in _spans().items():

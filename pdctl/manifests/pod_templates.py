@@ -1,4 +1,4 @@
-"""Pod templates and Services of YAML documents, whatever kind of object they stand in, operators' own too."""
+"""Pod templates and Services in YAML documents, in any kind of object, including operators' own kinds."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 DEEPEST = 40
 
 
-NAMED = ("containers", "initContainers", "env", "volumes", "envs")  # lists whose items are told apart by `name`
-SOURCES = (  # what templates are put together from
+NAMED = ("containers", "initContainers", "env", "volumes", "envs")  # lists whose items are identified by `name`
+SOURCES = (  # the fields that templates are composed of
     "template", "templateRef", "templatePatch", "leaderTemplatePatch", "workerTemplatePatch", "patchLeaderTemplate",
     "patchWorkerTemplate",
 )  # fmt: skip
@@ -28,7 +28,7 @@ GPU = "nvidia.com/gpu"
 SHELLS = ("sh", "bash", "dash", "ash", "zsh")
 PARTS = {"leaderTemplate": "leader", "workerTemplate": "worker"}
 PROBES = ("readiness", "liveness", "startup")
-# Labels that controllers put on the pods they make; {0} is the object's name, {1} the role's in it.
+# Labels that controllers put on the pods they create; {0} is the object's name, {1} the name of the role in it.
 ADDED: dict[str, dict[str, str]] = {
     "LeaderWorkerSet": {"leaderworkerset.sigs.k8s.io/name": "{0}"},
     "DisaggregatedSet": {
@@ -43,12 +43,12 @@ ADDED: dict[str, dict[str, str]] = {
         "rbg.workloads.x-k8s.io/role-name": "{1}",
     },
 }
-GROUPS = ("LeaderWorkerSet", "DisaggregatedSet")  # of pods with an index; the leader's is 0
+GROUPS = ("LeaderWorkerSet", "DisaggregatedSet")  # kinds whose pods have an index; the leader's is 0
 INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
 
 
 def expand_roles(document: Node) -> Node:
-    """The object with its roles as an operator would start them; any other object as it is."""
+    """The object with its roles expanded as its operator would start them; any other object unchanged."""
     kind = text(get(document, "kind"))
     spec = get(document, "spec")
     if kind == "RoleBasedGroup" and isinstance(spec, MappingNode):
@@ -76,7 +76,7 @@ def _role(role: Node, shared: dict[str, Node]) -> Node:
 
 
 def _template(node: Node, shared: dict[str, Node]) -> Node | None:
-    """A role's own template, or the shared one it names with the role's patch over it."""
+    """A role's own template, or the shared one it refers to, with the role's patches applied."""
     own, name = get(node, "template"), text(get(node, "templateRef", "name"))
     if own is None and name is not None:
         own = get(shared.get(name), "template")
@@ -86,7 +86,7 @@ def _template(node: Node, shared: dict[str, Node]) -> Node | None:
 
 
 def _group(node: Node, whole: Node | None, leader: Node | None, worker: Node | None) -> Node:
-    """One template for all its pods, unless a patch changes what one part of them runs."""
+    """A group with one template for all its pods, or with two if a patch changes what its leader or workers run."""
     plain = _without(node, *SOURCES)
     if get(leader, "spec", "containers") is None and get(worker, "spec", "containers") is None:
         return _with(plain, {"template": _merged(whole, leader)})
@@ -94,7 +94,7 @@ def _group(node: Node, whole: Node | None, leader: Node | None, worker: Node | N
 
 
 def _graph(spec: Node) -> Node:
-    """`services` by name (v1alpha1) and `components` (v1beta1), each with `size` and the graph's own variables."""
+    """The graph with `services` (v1alpha1) as `components` (v1beta1), each with `size` and the graph's variables."""
     everywhere = [*items(get(spec, "envs")), *items(get(spec, "env"))]
     components = [_component(each, everywhere) for each in items(get(spec, "components"))]
     components += [
@@ -139,10 +139,10 @@ def _merged(base: Node | None, patch: Node | None) -> Node | None:
 
 
 def _merge_patch(base: Node | None, patch: Node, done: dict[tuple[int, int], Node], depth: int) -> Node:
-    """A strategic merge, as far as templates need one: maps by key, the NAMED lists by name, all else replaced."""
+    """A strategic merge as far as templates need it: maps by key, the NAMED lists by name; all else is replaced."""
     if base is None or depth > DEEPEST or not isinstance(base, MappingNode) or not isinstance(patch, MappingNode):
         return patch
-    known = done.get((id(base), id(patch)))  # two maps that aliases repeat are merged once
+    known = done.get((id(base), id(patch)))  # a pair of maps that aliases repeat is merged once
     if known is not None:
         return known
     values = dict(pairs(base))
@@ -165,7 +165,7 @@ def _by_name(base: Iterable[Node], patch: Iterable[Node], done: dict[tuple[int, 
 
 
 def _with(node: Node | None, values: Mapping[str, Node | None]) -> Node:
-    """A copy of a map with some values set; what is None stays as it was. Anything but a map is left alone."""
+    """A copy of a map with some values set, except those that are None. Any other node is returned unchanged."""
     assert node is not None
     if not isinstance(node, MappingNode):
         return node
@@ -244,11 +244,11 @@ def _service(node: Node, file: str) -> Service:
     )
 
 
-Step = tuple[str, Node]  # the key (or "" of a list) that leads to a node
+Step = tuple[str, Node]  # (key that leads to a child, or "" in a list; the node that holds the child)
 
 
 def _walk(node: Node, above: tuple[Step, ...], file: str, seen: set[int]) -> Iterator[ManifestPod]:
-    """`seen`: a template that several anchors share is one template, and an alias bomb ends here."""
+    """Find pods below `node`. `seen`: a template shared through anchors counts once, and an alias bomb ends here."""
     if id(node) in seen or len(above) > DEEPEST:
         return
     seen.add(id(node))
@@ -268,7 +268,7 @@ def _pod(spec: Node, above: tuple[Step, ...], file: str) -> ManifestPod:
     holders = [node for _, node in reversed(above)]
     template = holders[0] if holders and above[-1][0] == "spec" else None
     thing = next((node for node in holders if get(node, "kind") and get(node, "metadata")), None)
-    # Without a leaderTemplate the worker's is everybody's.
+    # Without a leaderTemplate, the workerTemplate applies to all pods.
     part = next((PARTS[key] for key, node in reversed(above) if key in PARTS and get(node, "leaderTemplate")), "")
     grace = get(spec, "terminationGracePeriodSeconds")
     kind, name = text(get(thing, "kind")) or "Pod", _name(thing, above, part)
@@ -301,19 +301,19 @@ def _added(kind: str, name: str, part: str) -> dict[str, str]:
 
 
 def _replicas(holders: list[Node]) -> int | None:
-    """Those of the role, for each slice of a DisaggregatedSet."""
+    """The replicas of the role, multiplied by the slices of a DisaggregatedSet."""
     replicas, slices = _nearest(holders, "replicas"), _nearest(holders, "slices")
     return replicas if slices is None else slices * (1 if replicas is None else replicas)
 
 
 def _shm(spec: Node) -> str:
-    """The size limit of a volume in memory: /dev/shm, in every manifest that has one."""
+    """The size limit of the first memory volume, which is /dev/shm in every manifest that has one; "" if none."""
     volumes = (get(each, "emptyDir") for each in items(get(spec, "volumes")))
     return next((text(get(each, "sizeLimit")) or "" for each in volumes if text(get(each, "medium")) == "Memory"), "")
 
 
 def _name(thing: Node | None, above: tuple[Step, ...], part: str) -> str:
-    """The object's, with the names of the list items on the way (the roles of a group) and the part."""
+    """The object's name, the names of list items on the path (the roles of a group), and the part, joined by "/"."""
     name = text(get(thing, "metadata", "name")) or "pod"
     inner = [
         said
@@ -367,7 +367,7 @@ def _secrets(node: Node) -> Iterator[SaidSetting]:
 
 
 def _mounts(node: Node, pod: Node) -> Iterator[Mount]:
-    """Claims and directories of the host; what lives in memory and what holds settings is no storage."""
+    """The mounts of claims and host directories. Memory and configuration volumes do not count as storage."""
     volumes = {text(get(each, "name")) or "": each for each in items(get(pod, "volumes"))}
     for each in items(get(node, "volumeMounts")):
         name, path = text(get(each, "name")) or "", text(get(each, "mountPath")) or ""
@@ -379,7 +379,7 @@ def _mounts(node: Node, pod: Node) -> Iterator[Mount]:
 
 
 def _argv(node: Node, known: Mapping[str, str]) -> tuple[tuple[PlacedWord, ...], bool, tuple[SaidSetting, ...]]:
-    """The words of the engine or router, whether a shell reads them, and what that shell exports before."""
+    """The command line of the engine or router, whether a shell expands it, and the variables that shell exports."""
     said = [each for key in ("command", "args") for each in _listed(get(node, key))]
     words = tuple(PlacedWord(text(each) or "", line(each)) for each in said)
     lines = [first_line(each) for each in said]
@@ -389,7 +389,7 @@ def _argv(node: Node, known: Mapping[str, str]) -> tuple[tuple[PlacedWord, ...],
 def shelled(
     words: tuple[PlacedWord, ...], lines: Sequence[int], known: Mapping[str, str]
 ) -> tuple[tuple[PlacedWord, ...], bool, tuple[SaidSetting, ...]]:
-    """`sh -c TEXT` as what the text starts; `lines` are where the words' own texts begin, `known` its environment."""
+    """`sh -c TEXT` replaced by what TEXT starts. `lines`: where each word's text begins; `known`: its environment."""
     name = words[0].text.rpartition("/")[2] if words else ""
     at = next((n for n, word in enumerate(words[1:], 1) if word.text.startswith("-") and word.text.endswith("c")), 0)
     if name in SHELLS and at and len(words) > at + 1:
@@ -400,7 +400,7 @@ def shelled(
 
 
 def _listed(node: Node | None) -> tuple[Node, ...]:
-    """`command: sleep` is not what Kubernetes allows, and often written."""
+    """The items of a list; a scalar such as `command: sleep`, invalid in Kubernetes but common, counts as one item."""
     return (node,) if isinstance(node, ScalarNode) else items(node)
 
 

@@ -1,4 +1,4 @@
-"""Read files into one Manifest: what this package is called by."""
+"""Read files into one Manifest: the entry point of this package."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from pdctl.manifests.manifest import COMPOSE, SCRIPT, Container, Manifest, Manif
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-LARGEST = 8 << 20  # a rendered chart is a few hundred KiB; more is a mistake (a log, a checkpoint)
+LARGEST = 8 << 20  # bytes; a rendered chart has a few hundred KiB, a larger file is a mistake (a log, a checkpoint)
 STDIN = "-"
 TOPOLOGY, MANIFEST = "topology", "manifest"
-NESTED = 2  # shells inside shells
-QUOTING = ("echo", "printf", "pkill", "pgrep", "grep", "trap")  # they say a command line, and start none
+NESTED = 2  # maximum depth of shells inside shells
+QUOTING = ("echo", "printf", "pkill", "pgrep", "grep", "trap")  # they name a command line without starting it
 
 
 def sort(path: str) -> str:
-    """What a file is: `topology`, `manifest`, `compose` or `script`; "" when it is none of them or cannot be told.
+    """The kind of a file: `topology`, `manifest`, `compose` or `script`; "" if it is none of them or cannot be told.
 
-    By what stands in it, never by its name. Standard input is read by whoever was told what it is.
+    The content decides, never the name. Standard input is "": only the caller that knows its kind reads it.
     """
     if path == STDIN or not Path(path).is_file():
         return ""
@@ -35,7 +35,7 @@ def sort(path: str) -> str:
 
 
 def load(paths: Sequence[str]) -> Manifest:
-    """Manifests and scripts as one; UsageError for a file that cannot be read, or when nothing in them is started."""
+    """Manifests and scripts as one. Raise UsageError if a file cannot be read or nothing in them starts a server."""
     parts = [read_text(text_of(path), "<stdin>" if path == STDIN else path) for path in paths]
     pods = tuple(pod for part in parts for pod in part.pods)
     if not pods:
@@ -48,18 +48,18 @@ def load(paths: Sequence[str]) -> Manifest:
 
 
 def read_text(text: str, name: str, known: Mapping[str, str] = MappingProxyType({})) -> Manifest:
-    """What one text says, which may be nothing; `name` stands for it in evidence and in errors.
+    """The Manifest of one text, which may be empty. `name`: the text's name in evidence and errors.
 
-    `known`: variables that a script or a compose file finds set.
+    `known`: variables already set for a script or a compose file.
     """
     if kind_of(text) == SCRIPT:
         return Manifest((name,), tuple(_script(text, name, known)), ())
     if kind_of(text) == COMPOSE:
-        from pdctl.manifests.compose import read_compose  # late: loads the YAML parser
+        from pdctl.manifests.compose import read_compose  # imported late: loads the YAML parser
 
         return read_compose(text, name, known)
     from pdctl.manifests import lenient_yaml
-    from pdctl.manifests import pod_templates as templates  # late, as above
+    from pdctl.manifests import pod_templates as templates  # imported late, as above
 
     pods: list[ManifestPod] = []
     services: list[Service] = []
@@ -72,7 +72,7 @@ def read_text(text: str, name: str, known: Mapping[str, str] = MappingProxyType(
 
 
 def kind_of(text: str) -> str:
-    """As `sort`, of a text."""
+    """The kind of a text, as in `sort`."""
     lines = [line.split("#", 1)[0].rstrip() for line in text.splitlines()[:400]]
     if text.startswith("#!"):
         return SCRIPT
@@ -87,7 +87,7 @@ def kind_of(text: str) -> str:
 
 
 def _script(text: str, name: str, known: Mapping[str, str]) -> list[ManifestPod]:
-    """One pod: what a script starts shares the host it runs on."""
+    """A script as one pod, because all that it starts shares its host; empty if it starts no server."""
     found = [
         Container(
             name=f"line {command.words[0].line}",
@@ -106,7 +106,7 @@ def _script(text: str, name: str, known: Mapping[str, str]) -> list[ManifestPod]
 
 
 def _started(text: str, first: int, known: Mapping[str, str], depth: int = 0) -> Iterator[shell.ShellCommand]:
-    """Commands that start something, those of a text handed to `bash -c` or `ssh` included."""
+    """The commands that start a server, including those in a text passed to `bash -c` or `ssh`."""
     for command in shell.commands(text, first, known):
         if program(command.words):
             yield command
@@ -117,7 +117,7 @@ def _started(text: str, first: int, known: Mapping[str, str], depth: int = 0) ->
 
 
 def text_of(path: str) -> str:
-    """A file's text, or standard input's; UsageError for one that cannot be read, or is none."""
+    """The text of a file or of standard input. Raise UsageError if it cannot be read, is too large or is binary."""
     try:
         raw = sys.stdin.buffer.read(LARGEST + 1) if path == STDIN else user_files.read(path, LARGEST)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A shell text taken apart into simple commands, its variables filled in as far as the text sets them; never run."""
+"""Parse a shell text into simple commands, with variables filled in as far as the text sets them; nothing is run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VARIABLE = re.compile(r"\$(?:\{(\w+)(?:(:?[-=?])([^}]*))?\}|(\w+))")
 ALL = re.compile(r"\$(?:\{(\w+|[@*])(?:\[[@*]\])?\}|([@*]))")  # "${ARGS[@]}", "$@"
 ARRAY = re.compile(r"\$\{(\w+|[@*])\[[@*]\]\}|\$[@*]|\$\{[@*]\}")
 PASSED = re.compile(r"\$(\d|\{\d+\})")
-LONGEST = 1 << 16  # characters one word may grow to
+LONGEST = 1 << 16  # maximum characters of one word
 SUMS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -29,26 +29,26 @@ SUMS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Mod: operator.mod,
 }
 LARGEST = 10**9
-MOST = 64  # turns of one loop
+MOST = 64  # maximum iterations of one loop
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 RUNNERS = ("env", "exec", "nohup", "time", "command")
 LEADING = ("then", "do", "else", "elif", "if", "while", "until", "{", "!", "time")
 OPENING, CLOSING = ("if", "case", "while", "until"), ("fi", "esac", "done")
 LOOPS = ("for", "while", "until", "select")
 SETTERS = ("export", "declare", "readonly", "local", "typeset")
-MOST_COMMANDS = 4096  # of one text, every turn of its loops counted
+MOST_COMMANDS = 4096  # maximum commands of one text, counting every loop iteration
 
 
 class ShellVariables:
-    """`arrays` are the words of `NAME=(…)`. A value of None is set to something nobody knows."""
+    """The variables of a shell. `arrays`: the words of each `NAME=(…)`. A value of None: set, but unknown."""
 
     def __init__(self, known: dict[str, str]) -> None:
         self.known = {name: SaidSetting(name, value, 0) for name, value in known.items()}
         self.arrays: dict[str, list[str]] = {}
 
     def set(self, name: str, value: str, line: int, more: bool = False, certain: bool = True) -> None:
-        """What the caller may pass (`MODEL="$2"`), and what only one branch sets to something unknown, does not replace
-        what the text itself has set before."""
+        """Set a variable. A positional parameter (`MODEL="$2"`), or an unknown value set in only one branch, does not
+        replace a value that the text itself set before. `more`: append (`+=`)."""
         old = self.known.get(name)
         vague = PASSED.fullmatch(value) or (not certain and value.startswith("$"))
         if vague and old is not None and old.value is not None and "$" not in old.value:
@@ -57,7 +57,7 @@ class ShellVariables:
         self.known[name] = SaidSetting(name, (before + value)[:LONGEST], line)
 
     def words(self, raw: RawWord) -> list[str]:
-        """What a word becomes: nothing, itself, or several where an unquoted variable holds several."""
+        """The words that one word expands to: none, one, or several if an unquoted variable contains several."""
         fields, begun = [""], False
         for piece in raw.pieces:
             if piece.how == LITERAL:
@@ -75,11 +75,11 @@ class ShellVariables:
         return fields if begun or len(fields) > 1 else []
 
     def joined(self, raw: RawWord) -> str:
-        """As one word, the way an assignment takes it."""
+        """The expansion as one word, as in an assignment."""
         return " ".join(self.words(raw))
 
     def _quoted(self, text: str, fields: list[str]) -> bool:
-        """Whether there is a word at all: of an empty array nothing is left."""
+        """Expand a double-quoted piece into `fields`; return whether it makes a word: an empty array makes none."""
         found = ARRAY.fullmatch(text)
         if found is None:
             fields[-1] += self.filled(ARRAY.sub(lambda each: " ".join(self._array(each)), text))
@@ -110,7 +110,7 @@ class ShellVariables:
         return begun
 
     def _parts(self, text: str) -> Iterator[tuple[str, str]]:
-        """(literal, "") and ("", value of a variable) in turn. What is unknown is literal: nobody can split it."""
+        """(literal, "") and ("", value of a variable) in turn. An unknown variable is literal: it cannot be split."""
         at = 0
         for found in re.finditer(f"{ARRAY.pattern}|{VARIABLE.pattern}", text):
             if found.start() > at:
@@ -133,7 +133,7 @@ class ShellVariables:
         return VARIABLE.sub(value, text)
 
     def _value(self, found: re.Match[str]) -> str | None:
-        """None: nobody knows. `${NAME:-default}` and `:=` have a default, which may name another variable."""
+        """A variable's value; None if unknown. `${NAME:-default}` and `:=` have a default, which may have variables."""
         name, how, default = found[1] or found[4], found[2] or "", found[3]
         said = self.known.get(name)
         if said is not None and said.value is not None and (said.value or ":" not in how):
@@ -146,7 +146,7 @@ class ShellVariables:
         return value
 
     def _sum(self, text: str) -> str:
-        """`$((BASE + 1))` as a number; as it is written where a name in it is unknown."""
+        """`$((BASE + 1))` as a number; unchanged if it contains an unknown name."""
         filled = re.sub(r"(?<!\$)\b[A-Za-z_]\w*", lambda found: f"${found[0]}", text)
         try:
             return str(_reckoned(ast.parse(self.filled(filled).strip(), mode="eval").body))
@@ -155,7 +155,7 @@ class ShellVariables:
 
 
 def _reckoned(node: ast.expr, depth: int = 0) -> int:
-    """Whole numbers, + - * / % and brackets; ValueError for anything else, and for numbers no port has."""
+    """The value of integers with + - * / % and brackets. Raise ValueError for anything else and for huge numbers."""
     if depth > 20:
         raise ValueError
     if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) <= LARGEST:
@@ -170,7 +170,7 @@ def _reckoned(node: ast.expr, depth: int = 0) -> int:
 
 
 def ranged(text: str) -> list[str]:
-    """`{0..3}` as its numbers; anything else as itself."""
+    """The numbers of `{0..3}`; any other text as the only item."""
     found = re.fullmatch(r"\{(\d{1,6})\.\.(\d{1,6})\}", text)
     if found is None:
         return [text]
@@ -180,7 +180,7 @@ def ranged(text: str) -> list[str]:
 
 
 def sequence(text: str) -> list[str] | None:
-    """`$(seq 4)`, `$(seq 0 3)` as their numbers."""
+    """The numbers of `$(seq 4)` or `$(seq 0 3)`; None for any other text."""
     found = re.fullmatch(r"\$\(\s*seq\s+(\d{1,6})(?:\s+(\d{1,6}))?\s*\)", text)
     if found is None:
         return None
@@ -189,16 +189,16 @@ def sequence(text: str) -> list[str] | None:
 
 
 class ShellCommand(NamedTuple):
-    """`env` is what the text has exported or put in front by then."""
+    """A simple command. `env`: the variables that the text has exported before, and those in front of the command."""
 
     words: tuple[PlacedWord, ...]
     env: tuple[SaidSetting, ...]
 
 
 def commands(text: str, first: int = 1, known: Mapping[str, str] | None = None) -> Iterator[ShellCommand]:
-    """Every simple command of a shell text that begins on line `first`, its known variables filled in.
+    """Every simple command of a shell text that begins on line `first`, with known variables filled in.
 
-    `known`: variables the surroundings set.
+    `known`: variables that are already set.
     """
     script = _Script(dict(known or {}))
     raws = list(split(text, first))
@@ -206,7 +206,7 @@ def commands(text: str, first: int = 1, known: Mapping[str, str] | None = None) 
 
 
 def variables(text: str, known: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What a text that is sourced by others leaves set."""
+    """The variables that are set after a text has run, for a file that others source."""
     script = _Script(dict(known or {}))
     raws = list(split(text, 1))
     for _ in script.run(raws, 0, len(raws)):
@@ -219,7 +219,7 @@ class _Script:
         self.variables = ShellVariables(known)
         self._exported: set[str] = set()
         self._left = MOST_COMMANDS
-        self._branches = 0  # of if, case and while that are open: what is set there may never be
+        self._branches = 0  # open if, case and while: an assignment inside may never be executed
 
     def run(self, raws: list[list[RawWord]], at: int, end: int) -> Iterator[ShellCommand]:
         while at < end and self._left > 0:
@@ -261,7 +261,7 @@ class _Script:
             yield self._made(plain, own)
 
     def _fill(self, words: list[RawWord]) -> None:
-        """`NAME=(a b)` and `NAME+=(a b)`."""
+        """Execute `NAME=(a b)` or `NAME+=(a b)`."""
         name = words[0].text[:-2]
         values = [each for raw in words[1:-1] for each in self.variables.words(raw)]
         old = self.variables.arrays.get(name.removesuffix("+"), []) if name.endswith("+") else []
@@ -281,7 +281,7 @@ class _Script:
         return ShellCommand(filled or (PlacedWord("", plain[0].line),), tuple(env.values()))
 
     def _assigned(self, words: list[RawWord]) -> tuple[list[RawWord], dict[str, tuple[str, bool, int]]]:
-        """The words after the leading NAME=value ones (and `env`), and those: value, whether it is added, line."""
+        """The words after leading NAME=value words (and `env`), and NAME → (value, whether it is appended, line)."""
         found: dict[str, tuple[str, bool, int]] = {}
         for at, raw in enumerate(words):
             first = raw.pieces[0] if raw.pieces else None
@@ -294,14 +294,14 @@ class _Script:
         return [], found
 
     def _whole(self, raw: RawWord) -> str:
-        """An assignment splits nothing."""
+        """The value of an assignment, which undergoes no word splitting."""
         return self.variables.joined(
             RawWord(tuple(each._replace(how=each.how or '"') for each in raw.pieces), raw.line)
         )
 
 
 def _end_of_loop(raws: list[list[RawWord]], at: int, end: int) -> int:
-    """The command that closes the loop which begins at `at`; the last one where none does."""
+    """The index of the command that closes the loop starting at `at`; `end` if none does."""
     depth = 0
     for index in range(at, end):
         words = [raw.text for raw in raws[index] if raw.bare]

@@ -1,4 +1,4 @@
-"""A shell text cut into simple commands of quoted and unquoted pieces: what POSIX calls tokens, never run."""
+"""Split a shell text into simple commands of quoted and unquoted pieces (POSIX token recognition); nothing is run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ENDS = ";&|\n()"  # what ends a simple command; `&&` and `||` are two of them
-LITERAL, PLAIN, DOUBLE, SUM = "'", "", '"', "("  # how a piece is written; SUM is the inside of `$((…))`
-_ORDINARY = re.compile(r"[^\\'\"$`#<>() \t\r\n;&|]+")  # letters that mean nothing to a shell, as one step
+LITERAL, PLAIN, DOUBLE, SUM = "'", "", '"', "("  # how a piece is quoted; SUM is the inside of `$((…))`
+_ORDINARY = re.compile(r"[^\\'\"$`#<>() \t\r\n;&|]+")  # a run of characters without a special meaning
 _BLANKS = re.compile(r"[ \t\r]+")
 CLOSING = {"(": ")", "{": "}"}
 
@@ -21,7 +21,7 @@ class ShellPiece(NamedTuple):
 
 
 class RawWord(NamedTuple):
-    """One word as it is written. `line`: on which it ends; of a word that spans lines, its first."""
+    """One word as written. `line`: the line on which it ends; for a word that spans lines, its first."""
 
     pieces: tuple[ShellPiece, ...]
     line: int
@@ -32,12 +32,12 @@ class RawWord(NamedTuple):
 
     @property
     def bare(self) -> bool:
-        """No quotes and no escapes: a reserved word can only be written so."""
+        """Whether the word has no quotes or escapes, as a reserved word must."""
         return all(piece.how == PLAIN for piece in self.pieces)
 
 
 class _Words:
-    """The words of the command being read; the target of a redirection (`2> log`) is none of them."""
+    """The words of the command being read, without the targets of redirections (`2> log`)."""
 
     def __init__(self) -> None:
         self.done: list[RawWord] = []
@@ -72,9 +72,9 @@ class _Words:
 
 
 def split(text: str, first: int) -> Iterator[list[RawWord]]:
-    """Words of each command; quotes, escapes, comments, here-documents and continued lines as a POSIX shell has them.
+    """The words of each command; quotes, escapes, comments, here-documents and continued lines are as in a POSIX shell.
 
-    The words of an array (`NAME=(a b)`) are one command that begins with `NAME=(`, and ends with `)`.
+    An array (`NAME=(a b)`) is one command whose words begin with `NAME=(` and end with `)`.
     """
     words, line, at, array = _Words(), first, 0, False
     awaited: list[str] = []  # the words that end the here-documents of this line
@@ -137,7 +137,7 @@ def split(text: str, first: int) -> Iterator[list[RawWord]]:
 
 
 def _quoted(text: str, at: int) -> tuple[str, int]:
-    """What stands in the quotes that open at `at`, and where the text goes on; an unclosed quote runs to the end."""
+    """The text inside the quotes that open at `at`, and the index after them; an unclosed quote runs to the end."""
     mark, inside, at = text[at], "", at + 1
     while at < len(text) and text[at] != mark:
         if mark == '"' and text[at] == "\\" and text[at + 1 : at + 2] in ('"', "\\", "$", "`", "\n"):
@@ -154,7 +154,7 @@ def _quoted(text: str, at: int) -> tuple[str, int]:
 
 
 def _closing_bracket(text: str, at: int) -> int:
-    """Behind the bracket that closes the one at `at`, quotes inside left alone; the end of the text if none does."""
+    """The index after the bracket that closes the one at `at`, skipping quotes; the end of the text if none does."""
     opening, closing, depth = text[at], CLOSING[text[at]], 0
     while at < len(text):
         letter = text[at]
@@ -174,7 +174,7 @@ def _closing_bracket(text: str, at: int) -> int:
 
 
 def _delimiter(text: str, at: int) -> tuple[str, int]:
-    """The word that ends a here-document, and where the line goes on."""
+    """The word that ends a here-document, and the index at which the line continues."""
     while text[at : at + 1] in ("-", " ", "\t"):
         at += 1
     if text[at : at + 1] in ("'", '"'):

@@ -1,4 +1,4 @@
-"""What a one-file build holds, and how it becomes the same bytes each time."""
+"""The contents of a one-file build, archived reproducibly: the same bytes each time."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
-MADE = (1980, 1, 1, 0, 0, 0)  # the time of every member
+MADE = (1980, 1, 1, 0, 0, 0)  # the modification time of every member
 SKIPPED = {".pyi", ".so", ".pyc", ".typed"}
-# Modules that nothing of pdctl reaches: rich's highlighting and Markdown want Pygments and markdown-it.
+# Modules that pdctl never imports: rich's highlighting and Markdown need Pygments and markdown-it.
 UNUSED = (
     "rich/syntax.py", "rich/markdown.py", "rich/traceback.py", "rich/diagnose.py",
     "rich/__main__.py", "jsonschema/benchmarks/", "jsonschema/tests/",
@@ -29,13 +29,13 @@ Files = dict[str, bytes]
 
 
 def package() -> Files:
-    """pdctl as a wheel has it: the package, and the topologies within."""
+    """pdctl as in its wheel: the package with the topologies inside."""
     found = {f"pdctl/{name}": content for name, content in _below(ROOT / "pdctl")}
     return found | {f"pdctl/topologies/{name}": content for name, content in _below(ROOT / "topologies")}
 
 
 def pinned() -> Files:
-    """The libraries of requirements.txt, downloaded and checked by pip. Raise SystemExit if pip cannot have them."""
+    """The libraries of requirements.txt, downloaded and verified by pip. Raise SystemExit if pip cannot do so."""
     with tempfile.TemporaryDirectory(prefix="pdctl-wheels-") as folder:
         words = ["--quiet", "--no-deps", "--only-binary=:all:", "--require-hashes", "--dest", folder]
         form = ["--platform", "manylinux2014_x86_64", "--python-version", "3.11", "--implementation", "cp"]
@@ -50,11 +50,11 @@ def pinned() -> Files:
 
 
 def installed() -> Files:
-    """Those of them that are installed here: for a quick look, because other versions give other bytes."""
+    """The installed versions of these libraries: for a quick check only, because other versions give other bytes."""
     found: Files = {}
     for line in REQUIREMENTS.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
-            with contextlib.suppress(metadata.PackageNotFoundError):  # a newer jsonschema needs other ones
+            with contextlib.suppress(metadata.PackageNotFoundError):  # a newer jsonschema needs other libraries
                 for file in metadata.distribution(line.partition("==")[0]).files or ():
                     if _wanted(file.as_posix()) and ".." not in file.parts:
                         found[file.as_posix()] = Path(str(file.locate())).read_bytes()
@@ -62,13 +62,13 @@ def installed() -> Files:
 
 
 def zipped(files: Mapping[str, bytes]) -> bytes:
-    """In order of their names, every one made at the same time."""
+    """A zip archive of `files`, sorted by name, all with the same modification time."""
     stream = io.BytesIO()
     with ZipFile(stream, "w", ZIP_DEFLATED, compresslevel=9) as archive:
         for name in sorted(files):
             member = ZipInfo(name, MADE)
             member.external_attr = 0o644 << 16
-            member.create_system = 3  # as on Linux, wherever it is made
+            member.create_system = 3  # Linux, wherever the archive is built
             archive.writestr(member, files[name], ZIP_DEFLATED, 9)
     return stream.getvalue()
 
@@ -80,7 +80,7 @@ def _below(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _wanted(name: str) -> bool:
-    """Modules and data; of what describes a distribution, its licence."""
+    """Whether a file is a module or data; of a distribution's metadata, only the licence is wanted."""
     path = Path(name)
     if path.parts[0].endswith(".dist-info"):
         return "licen" in name.lower() or path.name in {"COPYING", "AUTHORS"}

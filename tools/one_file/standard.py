@@ -1,4 +1,4 @@
-"""Which modules of the standard library a one-file executable needs: those that pdctl and its libraries import."""
+"""Find the standard library modules that a one-file executable needs: those that pdctl and its libraries import."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-# Imported by name at run time: the interpreter's own start, worker processes, codecs of logs and of host names.
+# Imported by name at run time: by the interpreter's start, by worker processes, as codecs of logs and host names.
 NAMED = (
     "encodings.aliases", "encodings.ascii", "encodings.cp437", "encodings.idna",
     "encodings.latin_1", "encodings.punycode",
@@ -20,7 +20,7 @@ NAMED = (
     "multiprocessing.queues",
     "runpy", "sre_compile", "traceback", "warnings", "zipimport",
 )  # fmt: skip
-# Imported by a module that is needed, in a function that pdctl does not reach.
+# Imported by a needed module, but in a function that pdctl never calls.
 UNREACHED = (
     "bdb", "cmd", "code", "codeop", "ctypes.macholib", "ctypes.wintypes", "curses", "distutils", "doctest", "ensurepip",
     "ftplib", "http.server", "idlelib", "IPython", "lib2to3", "mimetypes", "msilib", "nturl2path", "pdb", "pydoc",
@@ -33,7 +33,7 @@ UNREACHED = (
 
 
 def closure(library: Path, code: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The files below `library` that the modules in `code` reach by import statements, wherever those stand."""
+    """The files below `library` that the modules in `code` reach through import statements, in functions too."""
     waiting = list(NAMED)
     for name, content in code.items():
         if name.endswith(".py"):
@@ -56,7 +56,7 @@ def closure(library: Path, code: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def _imports(content: bytes, parts: list[str]) -> Iterator[str]:
-    """Absolute names of everything imported, and of what could be a module of `from PACKAGE import NAME`."""
+    """Absolute names of all imported modules, and of each NAME in `from PACKAGE import NAME`, which may be one."""
     package = parts[:-1]
     for node in ast.walk(ast.parse(content)):
         if isinstance(node, ast.Import):

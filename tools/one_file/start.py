@@ -1,4 +1,4 @@
-"""`__main__.py` of pdctl.pyz. Every Python 3 must be able to read it: it tells an old one what is wanted."""
+"""`__main__.py` of pdctl.pyz. Every Python 3 must be able to parse it: it tells an old one which version is needed."""
 
 import sys
 
@@ -9,7 +9,7 @@ if not (3, 10) <= sys.version_info[:2] <= (3, 13):
 
 
 def keep_bytecode() -> None:
-    """Keep what is compiled in the cache directory, as a pip install does in __pycache__."""
+    """Keep compiled modules in the cache directory, as an installed package does in __pycache__."""
     import marshal
     import os
     import types
@@ -23,10 +23,10 @@ def keep_bytecode() -> None:
     folder = os.path.join(folder, sys.implementation.cache_tag)
 
     class Importer(zipimport.zipimporter):
-        """Reads the archive, but for modules that were compiled before."""
+        """Reads modules from the archive, except those that were compiled before."""
 
         def get_filename(self, fullname: str) -> str:
-            """Without the module's code, which zipimport compiles to tell whether it is a .pyc."""
+            """The module's file name. zipimport would compile the module just to know whether it is a .pyc."""
             tail = "/__init__.py" if self.is_package(fullname) else ".py"
             return os.path.join(self.archive, self.prefix + fullname.rpartition(".")[2] + tail)
 

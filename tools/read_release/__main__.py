@@ -22,7 +22,7 @@ LAUNCHERS = {"sglang-router": "sglang_router", "smg": "smg"}
 
 
 def read(wheel: Wheel) -> tuple[dict[str, list[Row]], list[str]]:
-    """Kind → items, and what could not be told."""
+    """Kind → items of the release, and what could not be determined, one sentence each."""
     if wheel.package == "sglang":
         found = flags.read(wheel)
         return {

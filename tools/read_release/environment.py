@@ -1,4 +1,4 @@
-"""The environment variables a release reads: the fields of `environ.py`, and names asked for elsewhere."""
+"""The environment variables that a release reads: the fields of `environ.py`, and names read elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ASKING = re.compile(r"environ|getenv|env_var")
 
 
 class Setting(NamedTuple):
-    """kind: bool, int, float, text, json, list, or "" where the reader of the name decides. declared: in environ.py."""
+    """`kind`: bool, int, float, text, json, list, or "" if the reading code decides. `declared`: in environ.py."""
 
     name: str
     kind: str
@@ -55,14 +55,14 @@ def _declared(module: ast.Module) -> dict[str, Setting]:
                 arguments = statement.value.args
                 default = spelled(arguments[0], names, 40) if arguments else ""
                 found[target.id] = Setting(target.id, word, default, "yes")
-                for extra in ast.walk(statement.value):  # the older name a field also takes
+                for extra in ast.walk(statement.value):  # an older name that the field accepts too
                     if isinstance(extra, ast.Constant) and isinstance(extra.value, str) and NAME.fullmatch(extra.value):
                         found.setdefault(extra.value, Setting(extra.value, word, default, "yes"))
     return found
 
 
 def _asked(nodes: list[ast.AST]) -> set[str]:
-    """Names in `os.environ[…]`, `"…" in os.environ`, and calls whose function's name speaks of the environment."""
+    """Names in `os.environ[…]`, in `"…" in os.environ`, and in calls of functions named after the environment."""
     found: set[str] = set()
     for node in nodes:
         texts: list[ast.expr] = []

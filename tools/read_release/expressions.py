@@ -1,11 +1,11 @@
-"""What an expression is worth, as far as its syntax tree tells: constants, lists of them, names bound to them."""
+"""Evaluate expressions as far as the syntax tree allows: constants, lists of them, names bound to them."""
 
 from __future__ import annotations
 
 import ast
 from typing import Any
 
-UNKNOWN: Any = object()  # what only a running program knows
+UNKNOWN: Any = object()  # a value known only at run time
 
 
 class Names(dict[str, ast.expr]):
@@ -23,7 +23,7 @@ class Names(dict[str, ast.expr]):
                 self[target.id] = value
 
     def call(self, function: ast.FunctionDef) -> None:
-        """The names inside a function that is called with its defaults: parameters, and what its body binds first."""
+        """Bind the names inside a function called with its defaults: its parameters, and top-level assignments."""
         given = function.args
         for each, default in zip(reversed(given.args), reversed(given.defaults), strict=False):
             self[each.arg] = default
@@ -60,7 +60,7 @@ def value(node: ast.expr | None, names: Names, depth: int = 0) -> Any:
 
 
 def truth(node: ast.expr, names: Names, depth: int = 0) -> bool | None:
-    """Whether a condition holds; None where only a running program knows."""
+    """Whether a condition holds; None if that is known only at run time."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         inner = truth(node.operand, names, depth + 1)
         return None if inner is None else not inner
@@ -93,7 +93,7 @@ def _joined(node: ast.JoinedStr, names: Names, depth: int) -> Any:
 
 
 def spelled(node: ast.expr | None, names: Names, limit: int = 60) -> str:
-    """A default as a person reads it: the value where it is known, else the expression, cut to `limit`."""
+    """A default for human readers: its value if known, else the expression, cut to `limit` characters."""
     if node is None:
         return ""
     known = value(node, names)

@@ -1,7 +1,7 @@
-"""The flags of a command line as its argparse is built: by `add_argument`, or from annotated fields of a record.
+"""The flags of a command line, from the code that builds its argparse: `add_argument` calls or annotated fields.
 
-0.5.3 to 0.5.13 of SGLang call `add_argument` for each flag; 0.5.14 to 0.5.19 derive most flags from `A[type, Arg(…)]`
-fields of ServerArgs; from 0.5.20 on these fields stand in the classes of `arg_groups/fields/`.
+SGLang 0.5.3 to 0.5.13 calls `add_argument` for each flag; 0.5.14 to 0.5.19 derive most flags from `A[type, Arg(…)]`
+fields of ServerArgs; from 0.5.20 on these fields are in the classes of `arg_groups/fields/`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ TAKES = {"+": "=*", "*": "=*", "?": "=?", None: "="}
 
 
 class Flag(NamedTuple):
-    """takes: "" no value, "=" one, "=*" several, "=?" one or none. choices: "|" between them, "" for any value.
+    """`takes`: "" no value, "=" one, "=*" several, "=?" one or none. `choices`: separated by "|", "" for any value.
 
-    type: str, int, float, or the name of the function that reads the value. default: as written. field: where it goes.
+    `type`: str, int, float, or the name of the function that parses the value. `default`: as written.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Flag(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """doubts: what the syntax tree does not tell, one sentence each; only the real parser decides these."""
+    """`doubts`: what the syntax tree does not tell, one sentence each; only the real parser decides these."""
 
     flags: tuple[Flag, ...]
     doubts: tuple[str, ...]
@@ -65,7 +65,7 @@ def read(wheel: Wheel) -> Reading:
 
 
 def _defaults(modules: list[ast.Module]) -> dict[str, ast.expr]:
-    """Field → its default, of ServerArgs and of the classes its fields are collected from."""
+    """Field → its default, for ServerArgs and the classes from which its fields are collected."""
     found: dict[str, ast.expr] = {}
     for module in modules:
         for node in module.body:
@@ -77,9 +77,9 @@ def _defaults(modules: list[ast.Module]) -> dict[str, ast.expr]:
 
 
 def read_router(wheel: Wheel, package: str) -> Reading:
-    """The flags of `python -m PACKAGE.launch_router`: RouterArgs.add_cli_args as called with its defaults.
+    """The flags of `python -m PACKAGE.launch_router`: those of RouterArgs.add_cli_args called with its defaults.
 
-    `launch_server` calls it with use_router_prefix=True; those spellings are not read.
+    `launch_server` calls it with use_router_prefix=True; the prefixed flags are not read.
     """
     modules = [module for _, module in wheel.modules(package)]
     builders = [
@@ -103,7 +103,7 @@ def read_router(wheel: Wheel, package: str) -> Reading:
 
 
 def _taken(body: list[ast.stmt], names: Names) -> Iterator[ast.stmt]:
-    """The statements that run: of an `if` whose condition is known, the branch that is taken."""
+    """The statements that are executed: for an `if` with a known condition, only those of the branch taken."""
     for statement in body:
         holds = truth(statement.test, names) if isinstance(statement, ast.If) else None
         if isinstance(statement, ast.If) and holds is not None:
@@ -156,7 +156,7 @@ class _Reader:
             self._add(options, keywords, node.lineno)
 
     def _bindings(self, loop: ast.For | None) -> Iterator[Names]:
-        """The names as they are in every turn of a loop over constants."""
+        """The names in every iteration of a loop over constants."""
         turns = value(loop.iter, self._names) if loop is not None else UNKNOWN
         if loop is None or not isinstance(turns, list) or not isinstance(loop.target, ast.Name):
             yield self._names
@@ -196,7 +196,7 @@ class _Reader:
                 ordered = sorted(map(str, listed)) if isinstance(keywords["choices"], ast.Set) else map(str, listed)
                 allowed = "|".join(ordered)
             else:
-                allowed = "?"  # counted when the program runs
+                allowed = "?"  # computed at run time
         kind = _dotted(keywords["type"]) if "type" in keywords else ("" if takes == "" else "str")
         default = spelled(self._default(keywords), self._names)
         for option in options:
@@ -206,7 +206,7 @@ class _Reader:
                 self._doubts.append(f"line {line}: {option} is a positional argument")
 
     def _default(self, keywords: dict[str, ast.expr]) -> ast.expr | None:
-        """`ServerArgs.page_size` and `_declared_default("page_size")` stand for the field's own default."""
+        """A flag's default; `ServerArgs.page_size` and `_declared_default("page_size")` mean the field's default."""
         given = keywords.get("default")
         if given is None and value(keywords.get("action"), self._names) == "store_true":
             return ast.Constant(False)
@@ -219,7 +219,7 @@ class _Reader:
         return given
 
     def fields(self, node: ast.ClassDef) -> None:
-        """`name: A[type, "help"] = default` and `name: A[type, Arg(…)] = default`."""
+        """Read the flags of fields `name: A[type, "help"] = default` and `name: A[type, Arg(…)] = default`."""
         for statement in node.body:
             if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
                 continue
@@ -288,7 +288,7 @@ class _Reader:
         self._add(options, keywords, line)
 
     def _resolved(self, kind: ast.expr) -> ast.expr:
-        """A name for a type, as what it stands for."""
+        """A type, with a name replaced by what it is bound to."""
         for _ in range(4):
             if isinstance(kind, ast.Name) and kind.id in self._names:
                 kind = self._names[kind.id]
@@ -301,7 +301,7 @@ def _scalar(node: ast.expr | None) -> str:
 
 
 def _without_none(node: ast.expr) -> ast.expr:
-    """X of Optional[X], X | None and Union[X, None]; the node itself where more than one type is left."""
+    """X for Optional[X], X | None and Union[X, None]; the node itself if more than one type is left."""
     if isinstance(node, ast.Subscript):
         outer = _dotted(node.value).rpartition(".")[2]
         if outer == "Optional":
@@ -332,7 +332,7 @@ def _worth(nargs: Any) -> str:
 
 
 def _action_nargs(modules: list[ast.Module]) -> dict[str, Any]:
-    """By the name of each argparse.Action of these modules: the nargs it has when none are given."""
+    """Name of each argparse.Action in these modules → the nargs it uses by default."""
     found: dict[str, Any] = {}
     for module in modules:
         for node in ast.walk(module):

@@ -1,8 +1,8 @@
-"""The lines a release can write: the template of every logger call, with its level and the function it stands in.
+"""The lines that a release can log: the template of every logger call, with its level and its function.
 
-A part that only a running program knows is `{}`. A message that is put together over several statements
-(`text += f"…"`) is the template of all of them, each later part in `⟨…⟩`: it may be missing. The texts of exceptions
-count too, as level `raise`: they end up in failure lines and tracebacks.
+A part known only at run time is `{}`. A message that is built over several statements (`text += f"…"`) is one template
+of all of them, with each later part in `⟨…⟩` because it may be missing. The texts of exceptions count too, with level
+`raise`: they appear in failure lines and tracebacks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tools.read_release.wheel import Wheel
 
-# Where the lines of an engine are written, and where they stood or went in other releases.
+# Where an engine's log calls are, and where they are in other releases.
 FOLDERS = (
     "sglang/srt/disaggregation", "sglang/srt/managers", "sglang/srt/entrypoints", "sglang/srt/observability",
     "sglang/srt/metrics", "sglang/srt/tracing", "sglang/srt/server_args.py", "sglang/srt/arg_groups",
@@ -33,16 +33,16 @@ HELPERS = {"log_info_on_rank0": "info", "log_debug_on_rank0": "debug", "print_wa
            "print_info_once": "info", "print": "print", "logger_warning_once": "warning",
            "warning_once": "warning", "info_once": "info", "print_deprecated_warning": "warning",
            "record_failure": "raise", "conclude_failure": "raise"}  # fmt: skip
-EVENTS = ("log_json", "_log_json")  # one JSON object a line: its event is its second argument, or its first
+EVENTS = ("log_json", "_log_json")  # one JSON object per line; the event is the second argument, or the first
 SILENT = ("add_argument", "Arg", "append", "join", "field", "Counter", "Gauge", "Histogram", "Summary")
 PERCENT = re.compile(r"%(?:\([^)]*\))?[-+ #0-9.]*[sdrfgxi]")
 BRACES = re.compile(r"\{[^{}]*\}")
 HOLE = "{}"
-MOST = 8  # texts one name may hold; more is no message
+MOST = 8  # maximum number of texts that a name may hold; with more, it is not a message
 
 
 class Line(NamedTuple):
-    """where: file and function, below sglang/srt."""
+    """`where`: file (relative to sglang/srt) and function."""
 
     template: str
     level: str
@@ -60,19 +60,19 @@ def read(wheel: Wheel) -> tuple[Line, ...]:
             sure = {template for template, level in said if level not in ("passed", "returned")}
             for template, level in said:
                 if level in ("passed", "returned") and template in sure:
-                    continue  # the argument of the very call that says it
+                    continue  # the argument of the logging call itself
                 if _tells(template) and (level not in ("raise", "passed", "returned") or short.startswith(REASONS)):
                     found.add(Line(template, level, f"{short}:{name}"))
     return tuple(sorted(found))
 
 
 def _tells(template: str) -> bool:
-    """A template of nothing but holes and a word says nothing that could be recognized."""
+    """Whether a template can be recognized: it needs at least four letters outside its holes."""
     return len(re.sub(r"[^A-Za-z]", "", template.replace(HOLE, ""))) >= 4
 
 
 def _functions(module: ast.Module) -> Iterator[tuple[ast.AST, str]]:
-    """Every function with the name of its class before it, and what stands outside of all."""
+    """Every function, named with its class, and the statements outside functions."""
 
     def walk(node: ast.AST, prefix: str) -> Iterator[tuple[ast.AST, str]]:
         for child in ast.iter_child_nodes(node):
@@ -89,7 +89,7 @@ def _functions(module: ast.Module) -> Iterator[tuple[ast.AST, str]]:
 
 
 def _outside(node: ast.Module | ast.ClassDef) -> ast.Module:
-    """What stands in no function."""
+    """The statements that are in no function or class."""
     inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return ast.Module([one for one in node.body if not isinstance(one, inner)], [])
 
@@ -107,11 +107,11 @@ def _said(function: ast.AST) -> Iterator[tuple[str, str]]:
         elif isinstance(node, ast.Call):
             yield from _call(node, texts)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-            for text in _templates(node.value, texts):  # a reason that is kept to be told later
+            for text in _templates(node.value, texts):  # a reason that is kept to be logged later
                 if " " in text:
                     yield text, "passed"
     if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) and "log" not in function.name:
-        # A function that makes a text for its caller to log: `return f"…"`, and reasons that are handed on.
+        # A function that returns a text for its caller to log: `return f"…"`, and reasons that are passed on.
         for node in ast.walk(function):
             if (
                 isinstance(node, ast.Return)
@@ -153,7 +153,7 @@ def _call(node: ast.Call, texts: dict[str, list[str]]) -> Iterator[tuple[str, st
 
 
 def _texts(function: ast.AST) -> dict[str, list[str]]:
-    """Local name → the templates it may hold; what is added to one later is optional."""
+    """Local name → the templates it may hold; parts that are appended later are optional."""
     found: dict[str, list[str]] = {}
     statements = [node for node in ast.walk(function) if isinstance(node, (ast.Assign, ast.AugAssign))]
     for node in sorted(statements, key=lambda one: (one.lineno, one.col_offset)):
@@ -195,7 +195,7 @@ def _templates(node: ast.expr, texts: dict[str, list[str]]) -> list[str]:
 
 
 def _part(node: ast.expr, texts: dict[str, list[str]]) -> list[str]:
-    """What may stand for one part of an f-string; a name is what was bound to it, if that was text alone."""
+    """The texts that one part of an f-string may be; a name is replaced by its texts if it is bound to any."""
     if isinstance(node, ast.Constant):
         return [str(node.value)]
     if isinstance(node, ast.FormattedValue) and isinstance(node.value, ast.Constant):

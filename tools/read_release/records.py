@@ -1,4 +1,4 @@
-"""The fields of records that travel between processes: ServerArgs, and the classes of srt/disaggregation."""
+"""The fields of records that are sent between processes: ServerArgs, and the classes of srt/disaggregation."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ BODIES = ("GenerateReqInput", "TokenizedGenerateReqInput")
 
 
 class Field(NamedTuple):
-    """record: file and class below sglang/srt (`nixl/conn.py TransferInfo`), or `ServerArgs`.
+    """`record`: file and class below srt/disaggregation (`nixl/conn.py TransferInfo`), or `ServerArgs`.
 
-    frame: the index of the ZMQ frame it is read from, "" where it is no frame's.
+    `frame`: the index of the ZMQ frame it is read from, "" if it is not read from one.
     """
 
     record: str
@@ -47,7 +47,7 @@ def read(wheel: Wheel) -> tuple[Field, ...]:
 
 
 def _namespace(node: ast.ClassDef) -> bool:
-    """A class whose fields are collected into ServerArgs: it says into which part of it."""
+    """Whether a class's fields are collected into ServerArgs: `_NS_PATH` says into which part."""
     return any(isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "_NS_PATH" for one in node.body)
 
 
@@ -69,7 +69,7 @@ def _record(name: str, node: ast.ClassDef) -> Iterator[Field]:
 
 
 def _frames(method: ast.FunctionDef) -> dict[str, str]:
-    """Of `cls(room=int(msg[0]…), …)`: field → index; a local name counts as what it is made of."""
+    """Field → frame index, from `cls(room=int(msg[0]…), …)`; a local name has the index of its value."""
     made: dict[str, str] = {}
     found: dict[str, str] = {}
     for node in ast.walk(method):

@@ -1,4 +1,4 @@
-"""The diff of one release to the release before, for the person who reviews it."""
+"""The diff of one release against the previous one, for the person who reviews it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WIDEST = 150
 
 
 def review(wheel: Wheel, versions: list[str], changes: list[Change], doubts: list[str], quiet: bool) -> None:
-    """Print what came, went and changed, kind by kind, and what the reader could not tell."""
+    """Print what was added, removed and changed, kind by kind, and what could not be determined."""
     at = versions.index(wheel.version)
     before = versions[at - 1] if at else ""
     print(f"{wheel.package} {wheel.version} ({wheel.name}, sha256 {wheel.sha256[:12]}…) against {before or 'nothing'}")

@@ -1,8 +1,8 @@
-"""Which releases write the line of a log row: its pattern held against the templates read from their sources.
+"""Find the releases that write the line of a log row: match its pattern against the templates from their sources.
 
-A template fits a pattern when some line is both: text of the template with anything in its holes, and read by the
-pattern from its beginning. What the pattern spells out in letters must stand in the template itself and not in a hole,
-where anything could stand; `inside` allows it for one row whose value is spelt out (the repr of a record).
+A template fits a pattern if some line is both an instance of the template, with any text in its holes, and matched by
+the pattern from its beginning. Literal letters of the pattern must be in the template itself and not in a hole, which
+could contain anything; `inside` allows that for a row whose value is spelled out (the repr of a record).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _CLASSES: dict[Any, Callable[[str], bool]] = {
     sre.CATEGORY_NOT_DIGIT: lambda char: not char.isdigit(), sre.CATEGORY_NOT_SPACE: lambda char: not char.isspace(),
     sre.CATEGORY_NOT_WORD: lambda char: not (char.isalnum() or char == "_"),
 }  # fmt: skip
-MOST = 200  # of one repeat's turns that are told apart: more than the longest fixed text behind one
+MOST = 200  # repetitions that are distinguished: more than the longest fixed text after a repeat
 
 
 class Step(NamedTuple):
-    """One edge of the pattern. reads: (operator, argument) of one character, None for none, END for the line's end."""
+    """One edge of the pattern. `reads`: (operator, argument) of one character, None for none, END at the line's end."""
 
     reads: tuple[Any, Any] | None
     to: int
@@ -46,7 +46,7 @@ END: tuple[Any, Any] = ("end", None)
 
 
 class Automaton:
-    """A pattern as edges between numbered states: 0 begins, `final` ends. Assertions are taken as fulfilled."""
+    """A pattern as edges between numbered states, from 0 to `final`. Lookaround assertions are assumed to hold."""
 
     def __init__(self, pattern: str) -> None:
         self.edges: list[list[Step]] = [[]]
@@ -123,7 +123,7 @@ def automaton(pattern: str) -> Automaton:
 
 
 class Text(NamedTuple):
-    """A template as cells: a character, or "" for a hole. skips: where an optional part begins, and what follows it."""
+    """A template as cells: a character, or "" for a hole. `skips`: (begin, end) of each optional part."""
 
     cells: tuple[str, ...]
     skips: tuple[tuple[int, int], ...]
@@ -145,7 +145,7 @@ def text(template: str) -> Text:
 
 
 def cost(pattern: str, template: str, most: int = 0) -> int | None:
-    """Letters of the pattern that only a hole of the template could hold; None when no line is both, or it is more."""
+    """How many letters of the pattern only a hole of the template could match; None if over `most` or nothing fits."""
     return _cost(automaton(pattern), text(template), most)
 
 
@@ -166,7 +166,7 @@ def _cost(pattern: Automaton, written: Text, most: int) -> int | None:
 
 
 def _moves(edges: list[Step], written: Text, state: int, at: int) -> Iterator[tuple[int, int, int]]:
-    """Price, next state, next cell."""
+    """(cost, next state, next cell) of every possible step."""
     cell = written.cells[at] if at < len(written.cells) else None
     if cell == "":
         yield 0, state, at + 1
@@ -187,27 +187,27 @@ def _moves(edges: list[Step], written: Text, state: int, at: int) -> Iterator[tu
 
 
 class Written(NamedTuple):
-    """A template and the releases that have it, by their place in the list of releases."""
+    """A template and the releases that have it, as indices into the list of releases."""
 
     template: str
     levels: frozenset[str]
     releases: frozenset[int]
 
 
-# Lines that end with the text of an exception: what was raised stands in the line.
+# Lines that end with the text of an exception.
 WRAPS = (" with exception {}", "[http_server] Error: {}")
-# What a text at this level may be: a line of its own, the reason in another line or in a traceback, or either.
+# What a text of this level may be: a line of its own, the reason in another line or a traceback, or either.
 KINDS = {"raise": ("reason",), "returned": ("line", "reason"), "passed": ("line", "reason")}
-ALIKE = 8  # letters at the beginning that make a template worth a comparison
+ALIKE = 8  # common leading letters that make a template worth comparing
 WRAPPED = "KVTransferError(bootstrap_room={}): "
 RAISED = re.compile(r"[A-Z]\w*(?:Error|Exception): ")
 
 
 class Templates:
-    """All templates of a package, found by the first letters or by the words they have in them."""
+    """All templates of a package, searchable by their first letters or by words in them."""
 
     def __init__(self, lines: Iterable[tuple[str, str, frozenset[int]]]) -> None:
-        """lines: template, level, releases."""
+        """`lines`: (template, level, releases)."""
         held: dict[tuple[str, str], tuple[set[str], set[int]]] = {}
         for template, level, releases in lines:
             for kind in KINDS.get(level, ("line",)):
@@ -231,18 +231,18 @@ class Templates:
                 both = outer.releases & inner.releases
                 for each in leads if both else ():
                     whole = Written(head + each + inner.template, outer.levels, both)
-                    # Found by the words of what was raised: by its own words the outer line is found already.
+                    # Searchable by the words of the exception: the outer line is already found by its own words.
                     self._texts.append((whole, _fixed(inner.template), _begin(head), False))
 
     @staticmethod
     def _unfold(one: Written) -> Written | None:
-        """A line that goes on with what was raised, up to there."""
+        """The beginning of a line that ends with an exception's text, up to that text; None for any other line."""
         plain = one.template.replace("⟨", "").replace("⟩", "")
         wrap = next((each for each in WRAPS if each in plain), "")
         return Written(plain[: plain.index(wrap) + len(wrap)], one.levels, one.releases) if wrap else None
 
     def fits(self, pattern: str, literal: str, inside: int = 0) -> list[Written]:
-        """Those that may be lines of this row. inside: letters of the pattern that may stand in a value."""
+        """The templates that may be lines of this row. `inside`: letters of the pattern that may be in a value."""
         raised = RAISED.match(pattern)
         pattern = pattern if raised is None else pattern[raised.end() :]
         opening = lead(pattern).decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""What a release answers to: HTTP routes with their methods, and the Prometheus metrics it exports."""
+"""The HTTP surface of a release: its routes with their methods, and the Prometheus metrics it exports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ METRIC = re.compile(r"sglang[:_][a-z][a-z0-9_]*")
 
 
 class Route(NamedTuple):
-    """server: `server` of the API port, `bootstrap` of the bootstrap server. method `*`: any."""
+    """`server`: `server` for the API port, `bootstrap` for the bootstrap server. `method` `*`: any."""
 
     server: str
     path: str
@@ -31,7 +31,7 @@ class Route(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """type: gauge, counter, histogram, summary."""
+    """`type`: gauge, counter, histogram or summary."""
 
     name: str
     type: str
@@ -95,6 +95,6 @@ def _metric(node: ast.Call) -> Iterator[Metric]:
     word = next((one for one in ("gauge", "counter", "histogram", "summary") if one in kind), "")
     name = next((one.value for one in node.keywords if one.arg == "name"), node.args[0] if node.args else None)
     if isinstance(name, ast.Constant) and isinstance(name.value, str) and METRIC.fullmatch(name.value) and word:
-        # prometheus_client writes a counter's name with _total whether it is spelled or not
+        # prometheus_client appends _total to a counter's name if it is missing
         text = name.value.removesuffix("_total") + "_total" if word == "counter" else name.value
         yield Metric(text, word)

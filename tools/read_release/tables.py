@@ -1,4 +1,4 @@
-"""The tables of all releases that were read: put one in or replace it, and tell its change to the release before."""
+"""The tables of all releases read so far: add or replace a release, and report its changes to the previous one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tools.read_release.wheel import Wheel
 
-# What stands behind since and until in each table. Logs are for tests and reviews: they are not shipped.
+# The columns after since and until in each table. Logs are for tests and reviews: they are not shipped.
 KINDS: dict[str, str] = {
     "flags": "name takes type choices default",
     "environment": "name kind default declared",
@@ -29,7 +29,7 @@ Row = tuple[str, ...]
 
 
 class Change(NamedTuple):
-    """What one kind has that the release before did not have, and the other way round."""
+    """The items of one kind that were added or removed since the previous release."""
 
     kind: str
     added: tuple[Row, ...]
@@ -37,7 +37,7 @@ class Change(NamedTuple):
 
 
 def order(version: str) -> tuple[int, ...]:
-    """Releases in order: 0.5.9 < 0.5.10 < 0.5.10.post1 < 0.5.11."""
+    """A sort key for releases: 0.5.9 < 0.5.10 < 0.5.10.post1 < 0.5.11."""
     return tuple(int(number) for number in re.findall(r"\d+", version))
 
 
@@ -50,7 +50,7 @@ def versions_of(package: str) -> list[str]:
 
 
 def contents(package: str, kind: str, versions: list[str]) -> dict[str, set[Row]]:
-    """Release → its items, from the since and until of the table."""
+    """Release → its items, from the since and until columns of the table."""
     found: dict[str, set[Row]] = {version: set() for version in versions}
     for since, until, *cells in lines(path_of(package, kind)):
         for version in versions[versions.index(since) : versions.index(until) if until else None]:
@@ -59,7 +59,7 @@ def contents(package: str, kind: str, versions: list[str]) -> dict[str, set[Row]
 
 
 def merge(wheel: Wheel, read: Mapping[str, Iterable[Row]]) -> list[Change]:
-    """Put one release into the tables. `read`: kind → items. Return the change to the release before."""
+    """Put one release into the tables. `read`: kind → items. Return the changes to the previous release."""
     before = versions_of(wheel.package)
     every = sorted({*before, wheel.version}, key=order)
     at = every.index(wheel.version)

@@ -1,4 +1,4 @@
-"""One release as its wheel: downloaded by pip, known by file name and SHA-256, read without being unpacked or run."""
+"""The wheel of one release: downloaded by pip, identified by file name and SHA-256, neither unpacked nor run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class UnreadableError(Exception):
 
 @dataclass(frozen=True)
 class Wheel:
-    """`name` and `sha256` are the source of every fact that is read from it."""
+    """A wheel. `name` and `sha256` are cited as the source of every fact that is read from it."""
 
     package: str
     version: str
@@ -37,7 +37,7 @@ class Wheel:
     walked: dict[int, list[ast.AST]] = field(default_factory=dict)
 
     def paths(self, *under: str) -> list[str]:
-        """Python files below any of these folders (or exactly these files), sorted; nothing generated or tested."""
+        """The Python files below any of these folders (or exactly these files), sorted."""
         return sorted(
             name
             for name in self.archive.namelist()
@@ -45,19 +45,19 @@ class Wheel:
         )
 
     def bytes(self, path: str) -> bytes | None:
-        """One file; None when the wheel has no such file. Raise UnreadableError for one that cannot be unpacked."""
+        """One file; None if the wheel has no such file. Raise UnreadableError if it cannot be unpacked."""
         try:
             return self.archive.read(path)
         except KeyError:
             return None
-        # RuntimeError: it asks for a password. NotImplementedError: a compression that zipfile does not know.
+        # RuntimeError: it needs a password. NotImplementedError: an unknown compression.
         except (OSError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
             raise UnreadableError(
                 f"{self.name}: {path} cannot be unpacked: {error}; download the wheel again"
             ) from None
 
     def module(self, path: str) -> ast.Module | None:
-        """The syntax tree of one file; None when the wheel has no such file."""
+        """The syntax tree of one file; None if there is no such file. Raise UnreadableError if it cannot be parsed."""
         if path not in self.parsed:
             text = self.bytes(path)
             if text is None:
@@ -72,7 +72,7 @@ class Wheel:
         return self.parsed[path]
 
     def modules(self, *under: str, naming: str = "") -> Iterator[tuple[str, ast.Module]]:
-        """The files below these folders as trees; `naming` leaves out those whose text does not match it."""
+        """The files below these folders as (path, tree); with `naming`, only files whose text matches it."""
         wanted = re.compile(naming.encode())
         for path in self.paths(*under):
             if not naming or wanted.search(self.bytes(path) or b""):
@@ -81,7 +81,7 @@ class Wheel:
                     yield path, module
 
     def nodes(self, module: ast.Module) -> list[ast.AST]:
-        """Every node of a tree; walked once for all readers."""
+        """Every node of a tree, which is walked only once for all readers."""
         if id(module) not in self.walked:
             self.walked[id(module)] = list(ast.walk(module))
         return self.walked[id(module)]
@@ -100,7 +100,7 @@ def open_wheel(path: Path) -> Wheel:
 
 
 def download(package: str, version: str, folder: Path) -> Path:
-    """The wheel of one release; one that lies in `folder` already is not fetched again."""
+    """The wheel of one release; not downloaded if it is already in `folder`. Raise UnreadableError if pip has none."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (have := _wheels(package, version, folder)):
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]

@@ -20,7 +20,7 @@ ROOMS = ROOT / "tests" / "data" / "rooms"
 
 
 def record(home: Path, version: str, scenario: str, out: Path, traceable: bool, preloaded: Preloaded | None) -> None:
-    """Logs and truth.json of one deployment, and what doctor said while it ran."""
+    """Record one deployment: its logs, truth.json, and doctor's output while it ran."""
     out.mkdir(parents=True, exist_ok=True)
     planned = plan(home, version, traceable)
     running = Running(planned, prefills(scenario, planned), out, preloaded)
@@ -43,7 +43,7 @@ def record(home: Path, version: str, scenario: str, out: Path, traceable: bool, 
 
 
 def neutral(home: Path, version: str, out: Path) -> None:
-    """No path of this machine stays in the logs."""
+    """Replace this machine's paths in the logs."""
     python = home / version / "bin" / "sglang-python"
     asked = subprocess.run(
         [python, "-c", "import sys; print(sys.base_prefix)"], capture_output=True, text=True, check=True
@@ -61,7 +61,7 @@ def neutral(home: Path, version: str, out: Path) -> None:
 
 
 def tell(argv: list[str], path: Path) -> None:
-    """What pdctl prints goes into a file, and its exit code to the terminal."""
+    """Run pdctl; write its output to a file and print its exit code."""
     command = [sys.executable, "-m", "pdctl", *argv]
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=ROOT, env=os.environ, check=False
@@ -71,7 +71,7 @@ def tell(argv: list[str], path: Path) -> None:
 
 
 def look(out: Path) -> bool:
-    """What pdctl says of a recording; whether nothing of it is wrong."""
+    """Save what pdctl says about a recording; return whether nothing in it is wrong."""
     logs = sorted(map(str, out.glob("*.log")))
     tell(["doctor", "--static", str(out / "run.sh")], out / "doctor-static.txt")
     tell(["diagnose", *logs], out / "diagnose.txt")

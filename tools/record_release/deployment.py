@@ -1,4 +1,4 @@
-"""Two prefills, a decode and the published router as processes: started as planned, one fault made, all ended."""
+"""Two prefills, a decode and the published router as processes: start as planned, cause one fault, end all."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ ROOT = Path(__file__).resolve().parents[2]
 TOPOLOGY = ROOT / "topologies" / "sglang-2p1d-cpu.yaml"
 TO_START, TO_ROUTE, TO_ANSWER, TO_END = 900.0, 600.0, 240.0, 20.0  # seconds; a router tries a lost room several times
 SHORT = 8  # tokens
-LOST = 20  # seconds after which SGLang gives a lost room up; its own default is 300
+LOST = 20  # seconds after which SGLang gives up a lost room; its own default is 300
 SERVER = "sglang.launch_server"
 READY = b"The server is fired up and ready to roll!"
 
 
 class RecordError(Exception):
-    """The deployment could not be brought to where the fault is made."""
+    """The deployment could not be brought to the point at which the fault is caused."""
 
 
 def plan(home: Path, version: str, traceable: bool) -> dict[str, Any]:
-    """`pdctl plan` of the topology: the commands that are run here."""
+    """The output of `pdctl plan` for the topology, whose commands are run here. Raise RecordError if it fails."""
     python = home / version / "bin" / "sglang-python"
     if not python.is_file():
         raise RecordError(f"there is no {python}: it must be a Python in which sglang {version} runs on a CPU")
@@ -84,7 +84,7 @@ class Preloaded:
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """A server that is not our child: its exit code is not ours to know."""
+    """A server that is not our child, so its exit code is unknown."""
 
     pid: int
 
@@ -106,17 +106,17 @@ class Forked:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a client had of a request."""
+    """The result of a request, as its client saw it."""
 
-    outcome: str  # ok, failed, or hung: none within TO_ANSWER
-    began: bool  # tokens came
+    outcome: str  # ok, failed, or hung: no answer within TO_ANSWER
+    began: bool  # whether any token arrived
 
 
 class Running:
-    """The processes of one recording, each in a group of its own, each with a log `NAME.log` under `out`."""
+    """The processes of one recording, each in its own process group, each with a log `NAME.log` under `out`."""
 
     def __init__(self, planned: dict[str, Any], prefills: list[str], out: Path, preloaded: Preloaded | None) -> None:
-        """`prefills`: what the router is told after `--prefill`, one word list per prefill."""
+        """`prefills`: the router's `--prefill` words for all prefills."""
         self.out = out
         self.servers = {one["name"].replace("-", ""): one for one in planned["instances"]}
         self.url: str = planned["router"]["url"]
@@ -133,7 +133,7 @@ class Running:
         return {one[which]: name for name, one in self.servers.items() if one.get(which)}
 
     def start(self) -> None:
-        """Servers first, the router when all are ready."""
+        """Start the servers and, when all are ready, the router. Raise RecordError if one ends or takes too long."""
         for name, one in self.servers.items():
             self._spawn(name, one["commands"][0]["argv"], one["commands"][0]["env"])
         for name in self.servers:
@@ -169,7 +169,7 @@ class Running:
             time.sleep(0.5)
 
     def ask(self, numbers: Iterable[int], at_once: int = 1, tokens: int = SHORT) -> dict[int, Answer]:
-        """Sends `number N` for each N; an answer of more than SHORT tokens is streamed."""
+        """Send the prompt `number N` for each N; an answer of more than SHORT tokens is streamed. N → its answer."""
         with ThreadPoolExecutor(at_once) as crowd:
             return dict(crowd.map(lambda number: (number, self._ask(number, tokens)), numbers))
 
@@ -191,11 +191,11 @@ class Running:
         return Answer("ok" if whole else "failed", began)
 
     def signal(self, name: str, number: int) -> None:
-        """To the server and all it started."""
+        """Send a signal to a server and everything it started."""
         os.killpg(self._processes[name].pid, number)
 
     def end(self) -> None:
-        """SIGTERM, the router first; SIGKILL for what has not left by then."""
+        """End all with SIGTERM, the router first; after TO_END seconds, use SIGKILL."""
         for process in reversed(self._processes.values()):
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)

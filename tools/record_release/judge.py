@@ -1,4 +1,4 @@
-"""What pdctl says of a recording beside what happened: right, silent, or wrong, field by field."""
+"""Compare what pdctl says about a recording with what happened, field by field: right, silent, or wrong."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SILENT = {None, "unknown"}
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One field of one room."""
+    """One field of one room: what happened, and what pdctl says."""
 
     room: str
     field: str
@@ -33,7 +33,7 @@ class Said:
 
 
 def judge(recording: Path) -> list[Said]:
-    """Every field of every room of a directory with `*.log` or `*.log.gz` and `truth.json`."""
+    """Judge every field of every room in a directory with `*.log` or `*.log.gz` and `truth.json`."""
     logs = sorted(str(path) for path in recording.iterdir() if ".log" in path.name)
     tracer = Tracer(Library(open_logs(logs), tz=dt.timezone.utc, index=False))
     found: list[Said] = []
@@ -52,7 +52,7 @@ def judge(recording: Path) -> list[Said]:
 
 
 def keep(recording: Path, out: Path) -> None:
-    """Packs a recording as the tests read it; a field of which nothing is said is listed under `untold`."""
+    """Pack a recording for the tests; fields about which pdctl says nothing are listed under `untold`."""
     document: dict[str, Any] = json.loads((recording / "truth.json").read_text())
     for room in document["rooms"].values():
         room["untold"] = []

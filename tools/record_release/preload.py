@@ -1,7 +1,7 @@
-"""Run by a release's own Python: imports SGLang once, then forks a server for each line of stdin and prints its pid.
+"""Run by a release's own Python: import SGLang once, then fork a server for each line of stdin and print its pid.
 
-A line is `{"argv": [...], "env": {...}, "log": path}`; argv is what follows `-m sglang.launch_server`. The scheduler
-and detokenizer are forked too, not spawned: a start takes seconds, and has not the order and times of a real one.
+A line is `{"argv": [...], "env": {...}, "log": path}`; argv follows `-m sglang.launch_server`. The scheduler and
+detokenizer are forked too, not spawned: a start takes only seconds, but its order and times are not real.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PID = "PID "
 
 
 def serve(request: dict[str, Any]) -> None:
-    """In the fork: become the leader of a new process group, and the server."""
+    """In the forked child: become the leader of a new session, and run the server."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -1,4 +1,4 @@
-"""The faults a release is recorded with: what the router is told, what is done, and what that does to a room."""
+"""The faults that a release is recorded with: the router's arguments, the action, and its effect on a room."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 Answers = dict[int, "Answer"]
 NAMES = ("healthy", "missing-ports", "swapped-ports", "prefill-killed", "decode-killed")
-LONG = 400  # tokens: an answer that is still coming when its decode is killed
+LONG = 400  # tokens of an answer that is still being generated when its decode is killed
 VICTIM = {"prefill-killed": "prefill0", "decode-killed": "decode0"}
 CAUSES = {"missing-ports": "PD201", "swapped-ports": "PD203", "prefill-killed": "PD705", "decode-killed": "PD704"}
 
 
 def prefills(scenario: str, planned: dict[str, Any]) -> list[str]:
-    """What the router is told of the prefills."""
+    """The router's words for the prefills, some with wrong or missing bootstrap ports."""
     servers = [one for one in planned["instances"] if one["role"] == "prefill"]
     ports = [str(one["bootstrap_port"]) for one in servers]
     if scenario == "swapped-ports":
@@ -35,7 +35,7 @@ def prefills(scenario: str, planned: dict[str, Any]) -> list[str]:
 
 
 def play(scenario: str, running: Running, rooms: dict[str, Seen]) -> Answers:
-    """Sends the requests and makes the fault; `rooms` grows meanwhile."""
+    """Send the requests and cause the fault; `rooms` grows meanwhile. Return the answers by request number."""
     answers = running.ask(range(1, 7))
     if scenario == "healthy":
         return answers | running.ask(range(7, 15), at_once=4)
@@ -45,10 +45,10 @@ def play(scenario: str, running: Running, rooms: dict[str, Seen]) -> Answers:
     caught: Answers = {}
     crowd = threading.Thread(target=lambda: caught.update(running.ask(range(7, 11), at_once=4, tokens=LONG)))
     if victim.startswith("prefill"):
-        running.signal(victim, signal.SIGSTOP)  # its rooms are under way, and stay so until it is killed
+        running.signal(victim, signal.SIGSTOP)  # its rooms are in progress, and stay so until it is killed
     crowd.start()
     wait(lambda: len({seen.number for seen in rooms.values()} & set(range(7, 11))) == 4)
-    time.sleep(2)  # not a wait for anything: how long the rooms run before the kill
+    time.sleep(2)  # a fixed time for which the rooms run before the kill
     running.signal(victim, signal.SIGKILL)
     crowd.join()
     return answers | caught | running.ask(range(11, 15))
@@ -63,7 +63,7 @@ def wait(done: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 def truth(scenario: str, rooms: dict[str, Seen], answers: Answers) -> dict[str, dict[str, Any]]:
-    """Room → what happened to it. A request that the router sent again had its answer from its last room."""
+    """Room → what happened to it. A request that the router retried got its answer from its last room."""
     last = {seen.number: room for room, seen in rooms.items()}
     return {
         room: happened(scenario, seen, answers[seen.number] if last[seen.number] == room else None)

@@ -1,6 +1,6 @@
-"""What went over the loopback while a deployment ran: who got which room's HTTP request, whose rank its TransferInfo.
+"""Capture the loopback while a deployment runs: who got a room's HTTP request, and whose rank got its TransferInfo.
 
-The capture is passive (AF_PACKET, needs root): no log line and no word of pdctl takes part in it.
+The capture is passive (AF_PACKET, needs root): it uses no log line and none of pdctl's own conclusions.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from dataclasses import dataclass, field
 
 ALL, OUTGOING = 0x0003, 4  # ETH_P_ALL; every loopback packet passes twice, once outgoing
 PACKET, STATISTICS, FORCED_BUFFER = 263, 6, 33  # SOL_PACKET, PACKET_STATISTICS, SO_RCVBUFFORCE
-DISCARD, TO_READ = 9, 60.0  # a port nobody listens on; seconds for what is queued
-BUFFER = 256 << 20  # bytes: busy schedulers leave the capture little time
+DISCARD, TO_READ = 9, 60.0  # a port nobody listens on; seconds to read what is queued
+BUFFER = 256 << 20  # bytes: large, because busy schedulers leave the capture little time
 ROOM = re.compile(rb'"bootstrap_room": ?(\d+)')
 TEXT = re.compile(rb"number (\d+)")
 RANK = re.compile(rb'"rank_port": ?(\d+)')
-ABORT = re.compile(rb"ABORT[^0-9]{1,16}\d+")  # the decode lets a room go, on the same socket
+ABORT = re.compile(rb"ABORT[^0-9]{1,16}\d+")  # the decode gives up a room, on the same socket
 DIGITS = re.compile(rb"(?<!\d)\d{1,20}(?!\d)")
 
 
 class CaptureError(Exception):
-    """Packets cannot be seen, or some were missed: what is left is no evidence."""
+    """Packets cannot be captured, or some were missed, so the rest is no evidence."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """One room on the wire."""
+    """One room as seen on the wire."""
 
-    number: int | None = None  # of the request it belongs to
+    number: int | None = None  # the number of the request it belongs to
     http: list[str] = field(default_factory=list)  # the instances that got its HTTP request
     contacted: list[str] = field(default_factory=list)  # the prefills whose rank got its TransferInfo
 
 
 class Wire:
-    """Reads the loopback from `start` to `stop`. `http` and `bootstrap`: port → instance."""
+    """Captures the loopback from `start` to `stop`. `http` and `bootstrap`: port → instance."""
 
     def __init__(self, http: dict[int, str], bootstrap: dict[int, str]) -> None:
         self.rooms: dict[str, Seen] = {}
         self._http, self._bootstrap = http, bootstrap
         self._ranks: dict[int, str] = {}
-        self._last = secrets.token_bytes(16)  # a datagram of these is the last packet that is read
+        self._last = secrets.token_bytes(16)  # a datagram with these bytes is the last packet that is read
         self._thread = threading.Thread(target=self._read, daemon=True)
         try:
             self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL))
@@ -66,7 +66,7 @@ class Wire:
         return self.rooms
 
     def _read(self) -> None:
-        """The packets are queued in their order: all that was sent before the last one has been read with it."""
+        """Read packets up to the marker datagram: they are queued in order, so all earlier ones are read by then."""
         while True:
             frame, address = self._socket.recvfrom(1 << 17)
             if address[2] == OUTGOING:

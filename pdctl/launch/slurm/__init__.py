@@ -1,1 +1,1 @@
-"""A Slurm cluster as a place to run: one batch job, the supervisor on its first node, one step per instance."""
+"""Run on a Slurm cluster: one batch job, the supervisor on its first node, one step per instance."""

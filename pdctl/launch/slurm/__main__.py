@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
 
 
 def _seated(run: Run, topology: Topology, directory: RunDir) -> tuple[Run, SlurmRuntime]:
-    """The run with the hosts this job was given."""
+    """The run with the hosts of this job, and the runtime that starts its steps on them."""
     wanted = host_placement.components(topology, host_placement.planned(topology))
     assert run.allocation is not None
     allocation = host_placement.allocation(wanted, run.allocation, host_placement.interfaces(topology), os.environ)

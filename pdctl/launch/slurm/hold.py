@@ -1,4 +1,4 @@
-"""`python -m pdctl.launch.slurm.hold JOB`: keeps a job's hosts for as long as the supervisor's job lives."""
+"""`python -m pdctl.launch.slurm.hold JOB`: hold a job's hosts for as long as the supervisor's job JOB lives."""
 
 from __future__ import annotations
 

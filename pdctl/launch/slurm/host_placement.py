@@ -1,4 +1,4 @@
-"""From a topology to hosts and back: which hosts a job asks for, and what follows once it has been given some."""
+"""Map a topology to hosts: which hosts a job asks for, and the plan on the hosts it was given."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EVERYWHERE = "0.0.0.0"
-POLL = 2.0  # seconds between two questions to the queue
+POLL = 2.0  # seconds between two queries of the queue
 
 
 class Component(NamedTuple):
-    """The hosts of one pool: a component of the job. `gpus` per host, 0 where ranks run on the CPU."""
+    """Hosts of one pool: a component of the job. `gpus`: per host, 0 if its ranks run on the CPU."""
 
     pool: str
     hosts: tuple[str, ...]
@@ -35,22 +35,22 @@ class Component(NamedTuple):
 
 
 def clustered(topology: Topology) -> Topology:
-    """A router that only its own host could reach is of no use to the others, unless that was asked for."""
+    """`topology` with a router that other hosts can reach, unless the topology sets `router.host` itself."""
     if topology.router.host not in LOOPBACK or "router.host" in topology.spans:
         return topology
     return topology._replace(router=topology.router._replace(host=EVERYWHERE))
 
 
 def planned(topology: Topology) -> Plan:
-    """Before hosts are given. Raises InfeasibleError with every problem."""
+    """The plan before hosts are allocated. Raise InfeasibleError with every problem."""
     names = plan_topology(clustered(topology), "pools").host_names
-    # The plan's own names stand for the hosts, so that every command is as it will be.
+    # The plan's own names stand in for the hosts, so that every command has its final form.
     plan = plan_topology(clustered(topology), "pools", sites={name: Site(name, name) for name in names})
     return _feasible(plan)
 
 
 def plan_on_allocation(topology: Topology, seats: tuple[RunSeat, ...]) -> Plan:
-    """On the hosts of an allocation."""
+    """The plan on the hosts of an allocation. Raise InfeasibleError with every problem."""
     sites = {seat.planned: Site(seat.node, seat.address) for seat in seats}
     return _feasible(plan_topology(clustered(topology), "pools", sites=sites))
 
@@ -62,17 +62,17 @@ def _feasible(plan: Plan) -> Plan:
 
 
 def needs_several_jobs(topology: Topology) -> bool:
-    """Whether each group of hosts is a job of its own."""
+    """Whether each group of hosts gets a job of its own."""
     return topology.targets.slurm.get("layout") == "job-per-instance"
 
 
 def components(topology: Topology, plan: Plan) -> tuple[Component, ...]:
-    """What the hosts are asked for together, the router's first. `plan`: with its own host names."""
+    """The groups in which hosts are requested, the router's first. `plan`: with its own host names."""
     return _groups(topology, plan) if needs_several_jobs(topology) else pools(topology, plan)
 
 
 def pools(topology: Topology, plan: Plan) -> tuple[Component, ...]:
-    """Prefill's pool first: its first host runs the router and the supervisor."""
+    """One component per pool, prefill's first: its first host runs the router and the supervisor."""
     names = dict.fromkeys((topology.prefill.pool, topology.decode.pool))
     return tuple(
         _component(topology, plan, [host for host in plan.host_names if _pool(host) == pool]) for pool in names
@@ -80,7 +80,7 @@ def pools(topology: Topology, plan: Plan) -> tuple[Component, ...]:
 
 
 def _groups(topology: Topology, plan: Plan) -> tuple[Component, ...]:
-    """Hosts that an instance spans, or that instances share, go together."""
+    """One component per group of hosts: hosts that an instance spans, or that instances share, belong together."""
     groups: list[list[str]] = []
     for one in plan.instances:
         touched = [group for group in groups if set(group) & set(one.host_names)]
@@ -105,7 +105,11 @@ def _pool(host: str) -> str:
 def allocation(
     wanted: tuple[Component, ...], submitted: Allocation, interfaces: Mapping[str, str], environ: Mapping[str, str]
 ) -> Allocation:
-    """What was given, from inside the supervisor's job. `interfaces` by pool: where an address is not the cluster's."""
+    """The allocated hosts, seen from inside the supervisor's job.
+
+    `interfaces`: pool → the network interface whose address to use instead of Slurm's. Raise LaunchError if hosts or
+    addresses are missing.
+    """
     seats: list[RunSeat] = []
     lists = _own(submitted) if submitted.others else _listed(len(wanted), environ)
     for number, (component, listed) in enumerate(zip(wanted, lists, strict=True)):
@@ -124,7 +128,7 @@ def allocation(
 
 
 def numeric(name: str, address: str) -> str:
-    """The IP address of a host that Slurm may know by a name: engines tell their peers a number."""
+    """A host's IP address, IPv4 if it has one: Slurm may give a name, but engines tell their peers an IP address."""
     try:
         found = look_up(address, 0)
     except OSError as error:
@@ -134,7 +138,7 @@ def numeric(name: str, address: str) -> str:
 
 
 def part(submitted: Allocation, components: int, number: int) -> list[str]:
-    """How srun is told which of a run's hosts are meant."""
+    """The srun flags that select component `number` of a run's hosts."""
     if submitted.others:
         return [f"--jobid={submitted.jobs[number]}"]
     return [f"--het-group={number}"] if components > 1 else []
@@ -147,7 +151,7 @@ def _listed(components: int, environ: Mapping[str, str]) -> list[str]:
 
 
 def _own(submitted: Allocation) -> list[str]:
-    """Every job's hosts, once all of them run. Raises NotReadyError naming the job that does not, and why."""
+    """Every job's host list, once all jobs run. Raise NotReadyError naming a job that does not start, and why."""
     deadline = time.monotonic() + submitted.patience
     while True:
         jobs = [queue.leader(job) for job in submitted.jobs]
@@ -164,7 +168,7 @@ def _own(submitted: Allocation) -> list[str]:
 
 
 def _addresses(names: tuple[str, ...], interface: str, group: list[str]) -> dict[str, str]:
-    """Every host's IPv4 address on `interface`, asked of the host itself."""
+    """Every host's IPv4 address on `interface`, as the host itself reports it."""
     answer = queue.ask(
         "srun", *group, "--overlap", "--gpus-per-node=0", f"--nodes={len(names)}", f"--ntasks={len(names)}",
         "--ntasks-per-node=1", "sh", "-c", f"echo $SLURMD_NODENAME $(ip -o -4 addr show dev '{interface}' | head -n 1)",

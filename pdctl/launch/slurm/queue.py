@@ -1,6 +1,6 @@
-"""What Slurm's own commands say, as values: jobs, nodes, partitions (22.05 and later).
+"""The output of Slurm's own commands as values: jobs, nodes, partitions (22.05 and later).
 
-Nothing is asked for as JSON: its shape changes with the release, and a site's build may lack it.
+JSON output is not used: its shape changes with the release, and a site's build may lack it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import subprocess
 import time
 from dataclasses import dataclass
 
-TIMEOUT = 30.0  # seconds one command may take: a busy controller answers late
-FRESH = 1.0  # seconds an answer about a job is believed
+TIMEOUT = 30.0  # seconds one command may take: a busy controller is slow
+FRESH = 1.0  # seconds for which an answer about a job is cached
 FIELD = re.compile(r"(\S+?)=(.*?)(?= \S+?=|$)")
 UNLIMITED = ("UNLIMITED", "INFINITE", "NOT_SET")
 GONE = (
@@ -31,7 +31,7 @@ WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 
 @dataclass(frozen=True, slots=True)
 class QueueAnswer:
-    """`code` -1: the command could not be run at all, and `error` says why."""
+    """A command's result. `code` -1: it could not be run at all, and `error` says why."""
 
     code: int
     output: str
@@ -44,7 +44,7 @@ class QueueAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """One component of a job. `state` is empty for a job the controller does not know (any more)."""
+    """One component of a job. `state` is empty for a job that the controller does not know, or no longer knows."""
 
     id: str
     state: str = ""
@@ -64,7 +64,7 @@ class SlurmJob:
 
 @dataclass(frozen=True, slots=True)
 class SlurmNode:
-    """`state` as Slurm writes it, `ALLOCATED*` for one that does not answer; `gres` by name."""
+    """`state`: as Slurm writes it, `ALLOCATED*` for a node that does not answer; `gres`: (name, count) pairs."""
 
     name: str
     address: str
@@ -74,12 +74,12 @@ class SlurmNode:
 
     @property
     def down(self) -> bool:
-        """Slurm has given it up."""
+        """Whether Slurm considers the node down or failed."""
         return any(word in self.state for word in ("DOWN", "FAIL"))
 
     @property
     def silent(self) -> bool:
-        """Its daemon does not answer, which a busy host may cause as well as a lost one."""
+        """Whether its slurmd does not answer; the host may be lost or just busy."""
         return "NOT_RESPONDING" in self.state or self.state.endswith("*")
 
     @property
@@ -90,7 +90,7 @@ class SlurmNode:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """`max_time` in seconds, None: no limit. `nodes` as Slurm's host list."""
+    """`max_time`: in seconds, None: no limit. `nodes`: Slurm's host list."""
 
     name: str
     default: bool
@@ -113,7 +113,7 @@ def ask(*argv: str, timeout: float = TIMEOUT) -> QueueAnswer:
 
 
 def components(job: str) -> tuple[SlurmJob, ...]:
-    """Every component of a job, the leader first; of an ended one as long as the controller remembers it."""
+    """Every component of a job, the leader first; for an ended job, only while the controller remembers it."""
     answer = ask("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%i|%T|%r|%S|%e|%N")
     if not answer.ok:
         return (SlurmJob(job, state="UNKNOWN", reason=answer.error),) if "Invalid job id" not in answer.error else ()
@@ -130,7 +130,7 @@ _seen: dict[str, tuple[float, bool]] = {}
 
 
 def alive(job: str) -> bool:
-    """Queued, running or ending. A controller that does not answer is no proof of a death."""
+    """Whether a job is queued, running or ending. It counts as alive if the controller does not answer."""
     now = time.monotonic()
     at, was = _seen.get(job, (0.0, False))
     if not at or now - at > FRESH:
@@ -140,14 +140,14 @@ def alive(job: str) -> bool:
 
 
 def cancel(job: str, signal: str = "", batch: bool = False) -> QueueAnswer:
-    """End a job or step, or send its processes a signal; `batch`: to the job's own script alone."""
+    """End a job or step, or send its processes a signal; `batch`: only to the job's batch script."""
     _seen.clear()
     words = [f"--signal={signal}"] if signal else []
     return ask("scancel", *words, *(["--batch"] if batch else []), job)
 
 
 def hosts(names: str) -> tuple[str, ...]:
-    """`n[0-2],m7` → n0, n1, n2, m7."""
+    """Expand a host list: `n[0-2],m7` → n0, n1, n2, m7."""
     return tuple(ask("scontrol", "show", "hostnames", names).output.split()) if names else ()
 
 
@@ -162,12 +162,12 @@ def partitions() -> tuple[Partition, ...]:
 
 
 def fields(line: str) -> dict[str, str]:
-    """`Key=Value Key=several words` of scontrol."""
+    """Parse a line `Key=Value Key=several words` of scontrol."""
     return {key: value.strip() for key, value in FIELD.findall(line)}
 
 
 def moment(text: str) -> float:
-    """Local time as Slurm writes it; 0 where there is none."""
+    """Slurm's local time as seconds since the epoch; 0 if there is none."""
     try:
         return dt.datetime.fromisoformat(text).timestamp()
     except ValueError:
@@ -175,7 +175,7 @@ def moment(text: str) -> float:
 
 
 def span(text: str) -> float | None:
-    """`1-12:00:00`, `30:00`, `5` (minutes) → seconds; None: without limit."""
+    """Slurm's duration, as `1-12:00:00`, `30:00` or `5` (minutes), in seconds; None: no limit."""
     if text in UNLIMITED:
         return None
     days, dash, rest = text.rpartition("-")
@@ -189,7 +189,7 @@ def span(text: str) -> float | None:
 
 
 def minutes(seconds: float) -> int:
-    """Slurm counts limits in whole minutes."""
+    """Seconds rounded up to whole minutes, Slurm's unit of limits."""
     return max(1, -(-int(seconds) // 60))
 
 

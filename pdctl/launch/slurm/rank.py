@@ -1,7 +1,7 @@
-"""What every task of a step runs: `python -m pdctl.launch.slurm.rank STEP.json` starts the command meant for its node.
+"""What every task of a step runs: `python -m pdctl.launch.slurm.rank STEP.json` starts the command for its node.
 
-It answers for everything the command starts, as the keeper of a local run does, and leaves two records on the shared
-directory: that it started, and how it ended. srun's own exit code tells neither (a lost node may end as 0).
+Like the keeper of a local run, it is responsible for everything the command starts. It leaves two records in the shared
+directory: that it started, and how it ended. srun's own exit code tells neither (it may be 0 for a lost node).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> NoReturn:
         record.with_name(f"{record.name}.start"),
         {"node": node, "pid": os.getpid(), "step": os.environ["SLURM_STEP_ID"], "at": time.time()},
     )
-    # Slurm signals the process group of a task; the command has a session of its own and hears of it from here alone.
+    # Slurm signals a task's process group; the command has its own session and gets the signal only from this process.
     keeper.keep(mine["argv"], ended=ended, apart=True)
 
 

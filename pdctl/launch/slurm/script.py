@@ -1,4 +1,4 @@
-"""The batch script of a run, and the srun of every step: text only, the same for `--dry-run` and for the real thing."""
+"""The batch script of a run and the srun command of every step: text only, the same for `--dry-run` and a launch."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pdctl.topology.model import Topology
 
 
-JOB = "job.sh"  # the supervisor's
+JOB = "job.sh"  # the supervisor's script
 
 
 def scripts(topology: Topology, plan: Plan, name: str, folder: Path) -> dict[str, str]:
-    """By file: the supervisor's job, and those that only have hosts."""
+    """File name → batch script: the supervisor's job, and those that only hold hosts."""
     parts = host_placement.components(topology, plan)
     if not host_placement.needs_several_jobs(topology):
         return {JOB: batch(topology, parts, name, folder)}
@@ -35,7 +35,7 @@ def scripts(topology: Topology, plan: Plan, name: str, folder: Path) -> dict[str
 
 
 def batch(topology: Topology, components: Sequence[Component], name: str, folder: Path) -> str:
-    """The supervisor's job. `folder`: of the run, on the shared directory."""
+    """The batch script of the supervisor's job. `folder`: the run's directory on the shared file system."""
     parts = [_component(topology, component) for component in components]
     common = _common(topology, name, folder)
     lines = ["#!/bin/sh", *(f"#SBATCH {word}" for word in [*common, *parts[0]])]
@@ -46,7 +46,7 @@ def batch(topology: Topology, components: Sequence[Component], name: str, folder
 
 
 def holder(topology: Topology, component: Component, name: str, folder: Path) -> str:
-    """A job beside the supervisor's, which does nothing but have hosts; it is given the supervisor's number."""
+    """The batch script of a job that only holds hosts; its argument is the id of the supervisor's job."""
     words = [*_common(topology, name, folder), *_component(topology, component)]
     command = shlex.join(program.command("pdctl.launch.slurm.hold"))
     return "\n".join(["#!/bin/sh", *(f"#SBATCH {word}" for word in words), "", f'exec {command} "$1"', ""])
@@ -58,8 +58,8 @@ def _common(topology: Topology, name: str, folder: Path) -> list[str]:
         _directive("targets.slurm.shared-dir", "--output", f"{folder}/logs/supervisor.log".replace("%", "%%")),
         "--open-mode=append",
         f"--time={minutes(_seconds(topology))}",
-        "--no-requeue",  # a run that starts anew by itself would find its own traces
-        "--no-kill",  # a lost host is the supervisor's business
+        "--no-requeue",  # a requeued run would find the files of its first start
+        "--no-kill",  # the supervisor deals with a lost host
     ]
 
 
@@ -81,7 +81,7 @@ def _component(topology: Topology, component: Component) -> list[str]:
 
 
 def step(hosts: Sequence[str], part: Sequence[str], gres: str) -> list[str]:
-    """srun and its flags for one instance. `part`: of the run's hosts (`placement.part`). `gres` empty: no GPU."""
+    """srun and its flags for one instance. `part`: the flags from `host_placement.part`. `gres` empty: no GPU."""
     return [
         "srun",
         *part,
@@ -89,7 +89,7 @@ def step(hosts: Sequence[str], part: Sequence[str], gres: str) -> list[str]:
         f"--nodes={len(hosts)}",
         f"--ntasks={len(hosts)}",
         "--ntasks-per-node=1",
-        "--overlap",  # pdctl says itself which GPUs are whose
+        "--overlap",  # pdctl itself assigns GPUs to instances
         f"--gres={gres}" if gres else "--gpus-per-node=0",  # `--gres=none` is refused inside a GPU allocation
         "--kill-on-bad-exit=1",
         "--no-kill=off",
@@ -99,7 +99,7 @@ def step(hosts: Sequence[str], part: Sequence[str], gres: str) -> list[str]:
 
 
 def gres(topology: Topology, instance: InstancePlan | None) -> str:
-    """The GPUs a step is shown: all of its hosts'; which of them an instance takes is said in its environment."""
+    """The GPUs visible to a step: all of its hosts'. The instance's environment says which of them it uses."""
     if instance is None or all(rank.gpu is None for rank in instance.ranks):
         return ""
     role = topology.prefill if instance.role == "prefill" else topology.decode
@@ -107,7 +107,7 @@ def gres(topology: Topology, instance: InstancePlan | None) -> str:
 
 
 def planned_step(topology: Topology, components: Sequence[Component], plan: Plan, specs: Sequence[Spec]) -> list[str]:
-    """As `step`, on the plan's own hosts."""
+    """As `step`, on the plan's own host names."""
     hosts = [spec.place for spec in specs]
     number = next(at for at, component in enumerate(components) if hosts[0] in component.hosts)
     instance = next((one for one in plan.instances if one.name == specs[0].instance), None)
@@ -128,13 +128,13 @@ def _map(value: object) -> Mapping[str, object]:
 
 
 def _texts(value: object) -> list[str]:
-    """Lines of the user's, with or without their `#SBATCH`."""
+    """The user's own lines, without their optional `#SBATCH`."""
     texts = value if isinstance(value, tuple | list) else ()
     return [_one_line("targets.slurm.extra-sbatch", str(text)).removeprefix("#SBATCH").strip() for text in texts]
 
 
 def _directive(key: str, flag: str, value: object) -> str:
-    """One option of an `#SBATCH` line, quoted as sbatch reads it. `key`: where the topology says the value."""
+    """One option of an `#SBATCH` line, quoted for sbatch. `key`: the topology setting of the value, for errors."""
     text = _one_line(key, str(value))
     if re.fullmatch(r"[\w./:,=+@%*|&\[\]()-]+", text):
         return f"{flag}={text}"
@@ -143,7 +143,7 @@ def _directive(key: str, flag: str, value: object) -> str:
 
 
 def _one_line(key: str, text: str) -> str:
-    """Raise UsageError for what would begin another line of the script."""
+    """`text`. Raise UsageError if it has a line break or another control character, which could start another line."""
     if text.isprintable():
         return text
     raise UsageError(

@@ -1,4 +1,4 @@
-"""One instance as one step of a job: started by srun, watched by what its ranks leave on the shared directory."""
+"""One instance as one step of a job: started by srun, watched through records that its ranks write to shared-dir."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
     from pdctl.launch.deployment import Spec
 
-EAGER, CALM = 0.2, 1.0  # seconds between looks at the records: while it starts or ends, and in between
-LAG = 3.0  # seconds a record may take to be seen on a shared file system
+EAGER, CALM = 0.2, 1.0  # seconds between checks of the records: while it starts or ends, and otherwise
+LAG = 3.0  # seconds until a record is visible on a shared file system
 DEAF = 5.0  # seconds for a killed step to be gone
 
 
 def ranks_file(folder: Path, step: str) -> Path:
-    """What each rank of the step `INSTANCE.gGENERATION` runs."""
+    """The file that says what each rank of the step `INSTANCE.gGENERATION` runs."""
     return folder / f"{step}.json"
 
 
 def rank_command(ranks: Path) -> tuple[str, ...]:
-    """What srun starts on every host of a step."""
+    """The command that srun starts on every host of a step."""
     return (*command("pdctl.launch.slurm.rank"), str(ranks))
 
 
 class StepTask:
-    """One node's part of a step. Asking one to end asks the step: its nodes live and die together."""
+    """One node's part of a step. `terminate` and `kill` act on the whole step: its nodes start and end together."""
 
-    started = ""  # no process of this machine
+    started = ""  # not a process of this machine
 
     def __init__(self, step: SlurmStep, spec: Spec, generation: int, log: Path, record: Path) -> None:
         self.spec = spec
@@ -68,7 +68,7 @@ class StepTask:
 class SlurmStep:
     """The srun step that runs one instance of `job` on the hosts of `specs`.
 
-    Files named after the instance and generation go to `folder`.
+    Its files, named after the instance and generation, are in `folder`.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class SlurmStep:
         folder.mkdir(exist_ok=True)
         self.name = f"{specs[0].instance}.g{generation}"
         self.file = ranks_file(folder, self.name)
-        self.id = ""  # of Slurm, once a rank has told it
+        self.id = ""  # Slurm's step id, once a rank has reported it
         self._job = job
         self._output = folder / f"{self.name}.srun"
         self._popen: subprocess.Popen[bytes] | None = None
@@ -94,7 +94,7 @@ class SlurmStep:
         user_files.write_whole(self.file, json.dumps(document))
 
     def start(self, words: Sequence[str], post: Callable[[Exited | Located], None]) -> None:
-        """`words`: srun and its flags."""
+        """Start the step. `words`: srun and its flags."""
         with self._output.open("ab") as output:
             self._popen = subprocess.Popen(
                 [*words, *rank_command(self.file)],
@@ -118,7 +118,7 @@ class SlurmStep:
                 self._signal("KILL")
 
     def lose(self, rank: StepTask, why: str, post: Callable[[Exited | Located], None]) -> None:
-        """Its host is gone: what ran there may go on running, but nobody can reach it."""
+        """Record `rank` as lost with its host. What ran there may keep running, but nobody can reach it."""
         self._end(rank, Exit(1, 0, time.time(), lost=why), post)
 
     @property
@@ -128,7 +128,7 @@ class SlurmStep:
     def _signal(self, name: str) -> None:
         if self.id:
             queue.cancel(self.id, name)
-        elif self._popen is not None:  # nothing has started yet: without srun nothing will
+        elif self._popen is not None:  # no rank has started yet: without srun none will
             self._popen.terminate()
 
     def _watch(self, post: Callable[[Exited | Located], None]) -> None:
@@ -149,7 +149,7 @@ class SlurmStep:
         self._reap()
 
     def _reap(self) -> None:
-        """srun ends soon after its tasks, if it can still be told that they did."""
+        """Wait for srun, which ends soon after its tasks; kill it if it does not learn that they ended."""
         assert self._popen is not None
         try:
             self._popen.wait(timeout=DEAF)
@@ -158,7 +158,7 @@ class SlurmStep:
             self._popen.wait()
 
     def _gone(self) -> bool:
-        """srun has ended, or has not although its step was killed: its node is out of reach."""
+        """Whether srun has ended. It is killed if it outlives its killed step, because then its node is unreachable."""
         assert self._popen is not None
         if self._popen.poll() is not None:
             return True
@@ -176,7 +176,7 @@ class SlurmStep:
                 if start is not None:
                     rank.pid, self.id = int(str(start["pid"])), f"{self._job}.{start['step']}"
                     post(Located(rank.spec.name, rank.generation, rank.pid))
-                    if self._asked or self._killed:  # it was asked before anybody knew its number
+                    if self._asked or self._killed:  # it was asked to end before its step id was known
                         queue.cancel(self.id, "KILL" if self._killed else "TERM")
             exit = _read(_exit(rank)) if rank.exit is None else None
             if exit is not None:
@@ -188,7 +188,7 @@ class SlurmStep:
             self._end(rank, ended, post)
 
     def _lose_with_hosts(self, post: Callable[[Exited | Located], None]) -> None:
-        """An end may be the echo of a host that is gone, which is then told first: it is the cause."""
+        """Report ranks on lost hosts first: a lost host is the cause, and the other ends are its consequence."""
         hosts = queue.nodes(",".join(rank.spec.place for rank in self.ranks))
         gone = {node.name: node for node in hosts if node.down or node.silent}
         for rank in self.ranks:
@@ -205,7 +205,7 @@ class SlurmStep:
         post(Exited(rank.spec.name, rank.generation, exit))
 
     def _why(self, lost: Sequence[StepTask]) -> dict[str, str]:
-        """By spec: its node, if that is down, else what srun said."""
+        """Spec name → why it was lost: its node if that is down, otherwise what srun said."""
         states = {node.name: node for node in queue.nodes(",".join(rank.spec.place for rank in lost))}
         said = self.said()
         found = {}
@@ -219,7 +219,7 @@ class SlurmStep:
         return found
 
     def said(self) -> str:
-        """srun's last line."""
+        """The last line of srun's output; empty if there is none."""
         try:
             lines = self._output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         except OSError:

@@ -1,4 +1,4 @@
-"""The login side of a run: what would keep it from starting, its shared directory, the job, what the queue says."""
+"""A run as seen from the login host: what would keep it from starting, its shared directory, its job and the queue."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 COMMANDS = ("sbatch", "srun", "squeue", "scontrol", "scancel")
-RUNS = "pdctl-runs"  # in the working directory, where no other place was given
-POLL = 1.0  # seconds between two questions to the queue
+RUNS = "pdctl-runs"  # in the working directory, unless targets.slurm.shared-dir is set
+POLL = 1.0  # seconds between two queries of the queue
 
 
 def check(topology: Topology, folder: Path) -> tuple[Obstacle, ...]:
-    """In the order a reader would mend them: commands, the controller, then each pool, then the directory."""
+    """All obstacles, in the order in which to fix them: commands, the controller, the directory, then each pool."""
     missing = [name for name in COMMANDS if shutil.which(name) is None]
     if missing:
         message = f"no command {', '.join(missing)} here"
@@ -116,7 +116,7 @@ def _hosts(component: Component, partition: Partition, gres: str, key: str) -> I
 
 
 def _short(seconds: float) -> str:
-    """As a topology writes times."""
+    """Seconds in the notation of a topology, for example `1h30m`."""
     hours, rest = divmod(int(seconds), 3600)
     minutes, last = divmod(rest, 60)
     words = [f"{count}{unit}" for count, unit in ((hours, "h"), (minutes, "m"), (last, "s")) if count]
@@ -124,13 +124,13 @@ def _short(seconds: float) -> str:
 
 
 def folder(topology: Topology, name: str) -> Path:
-    """Where the run's directory is: seen by the login host and by every host of the job."""
+    """The run's directory, which the login host and every host of the job must see."""
     given = topology.targets.slurm.get("shared-dir")
     return (expanded(str(given)) if given else Path(RUNS)).absolute() / name
 
 
 def link(registered: Path, real: Path) -> None:
-    """The registry of this user's runs knows it by a link. Raises LaunchError where a local run is in the way."""
+    """Create `real` and link it into this user's runs. Raise LaunchError if a local run is in the way."""
     if registered.is_dir() and not registered.is_symlink():
         message = f"{registered} holds an earlier run of this machine"
         raise LaunchError(message, f"choose another --name, or remove it: rm -r {registered}")
@@ -146,7 +146,10 @@ def link(registered: Path, real: Path) -> None:
 
 
 def submit(directory: RunDir, run: Run, patience: float) -> Run:
-    """Hand in the scripts that lie in the directory. The jobs are released once their numbers are written down."""
+    """Submit the scripts in the directory. The jobs are held until their ids are recorded.
+
+    Return the run with its allocation. Raise LaunchError if a job is refused or cannot be released.
+    """
     jobs: list[str] = []
     try:
         for script in (JOB, *holders(directory)):
@@ -169,7 +172,7 @@ def submit(directory: RunDir, run: Run, patience: float) -> Run:
 
 
 def holders(directory: RunDir) -> tuple[str, ...]:
-    """The scripts of the jobs beside the supervisor's, in the order of their hosts."""
+    """The file names of the scripts of the jobs beside the supervisor's, in the order of their hosts."""
     return tuple(path.name for path in sorted(directory.path.glob("hold-*.sh")))
 
 
@@ -188,7 +191,10 @@ def cancel(given: Allocation) -> None:
 
 
 def await_start(given: Allocation, patience: float, emit: Callable[[RunEvent], None]) -> None:
-    """Until every part runs. Raises NotReadyError with the queue's reason; everything is cancelled then."""
+    """Wait until every component runs; after `patience` seconds, cancel all and raise NotReadyError with the reason.
+
+    Raise LaunchError if a job vanishes from the queue; emit each new reason for waiting.
+    """
     deadline = time.monotonic() + patience
     said = ""
     while time.monotonic() < deadline:
@@ -219,7 +225,7 @@ def pending_reason(part: queue.SlurmJob) -> str:
 
 
 def outcome_of_ended_job(run: Run) -> RunOutcome:
-    """What became of a job that ended without its supervisor's word."""
+    """The outcome of a job that ended before its supervisor could record one."""
     assert run.allocation is not None
     job = queue.leader(run.allocation.job)
     state = f"{job.state}{f' ({job.reason})' if job.reason not in ('', 'None') else ''}" if job.state else "gone"

@@ -1,4 +1,4 @@
-"""Where a topology is launched to. A target is one file here behind one `Target` (target.py), and a row below."""
+"""The targets to launch to. Each is one file here that implements `Target` (target.py), and an entry below."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class LaunchPlace(str, Enum):
 
 
 def prepare(place: LaunchPlace, order: LaunchOrder) -> Target:
-    """The topology as `place` would run it. Raises InfeasibleError with every problem; nothing is started."""
-    if place is LaunchPlace.SLURM:  # late: a launch on this machine asks no cluster
+    """The topology as `place` would run it; nothing is started. Raise InfeasibleError with every problem."""
+    if place is LaunchPlace.SLURM:  # imported late: only a launch on a cluster needs it
         from pdctl.launch.targets.slurm import SlurmTarget
 
         return SlurmTarget(order)

@@ -1,6 +1,6 @@
-"""A Kubernetes cluster, through the user's own kubectl. Nothing of pdctl runs beside it: the cluster supervises.
+"""A Kubernetes cluster, through the user's own kubectl. No pdctl process keeps running: the cluster supervises.
 
-For that reason it has no `Runtime`: operators group, start and restart pods, the kubelet probes them.
+It therefore has no `Runtime`: operators group, start and restart pods, and the kubelet probes them.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from pdctl.manifests.write.kubernetes_settings import KubernetesSettings
     from pdctl.manifests.write.objects import Object
 
-MANAGER = "pdctl"  # whose fields they are, for the API server
-PAUSE = 1.0  # seconds between two looks at pods at least: each starts a kubectl
+MANAGER = "pdctl"  # the field manager's name for server-side apply
+PAUSE = 1.0  # minimum seconds between two checks of the pods: each starts a kubectl
 APPLY = ("apply", "--server-side", "--validate=strict", f"--field-manager={MANAGER}", "--filename=-")
-AT_ONCE = 200  # pods whose logs are followed: kubectl asks for the number beforehand
+AT_ONCE = 200  # the maximum number of pods whose logs are followed, which kubectl must know beforehand
 NUMBERED = re.compile(r"(prefill|decode)-(\d+)")
 
 
@@ -47,7 +47,7 @@ class KubernetesTarget:
     def __init__(self, order: LaunchOrder) -> None:
         self._order = order
         self.topology = order.topology._replace(name=check_name(order.name or order.topology.name))
-        from pdctl.manifests.write import rendering  # late: what is applied already needs no schemas
+        from pdctl.manifests.write import rendering  # imported late: only rendering needs the schemas
 
         self._made = rendering.render(self.topology)
         self.plan, self.cautions = self._made.plan, self._made.cautions
@@ -56,14 +56,14 @@ class KubernetesTarget:
         return DryRun(manifests=stream(self._made.objects))
 
     def launch(self, display: Display) -> None:
-        """Let the API server judge, apply, wait until every pod is ready. It goes on by itself, also after Ctrl-C."""
+        """Validate on the API server, apply, wait until every pod is ready. The deployment stays, also after Ctrl-C."""
         made, root = self._made, home(os.environ)
         of = cluster(made.plan, made.settings, made.objects)
         if any(run.alive for run in load_all(root)[0] if run.name == of.name):
             raise UsageError(f"a run called {of.name} is alive on this machine", f"--name {of.name}-2")
         through = open_kubectl(of, os.environ)
         judge(through, of, made.objects)
-        clusters.save(root, of)  # before anything is made: `pdctl down` finds what a broken connection leaves behind
+        clusters.save(root, of)  # first, so that `pdctl down` can remove the objects even if the connection breaks
         apply(through, made.objects)
         display.say(f"{of.name}: {len(made.objects)} objects applied to {of.place}")
         readiness = self.topology.readiness
@@ -77,7 +77,7 @@ class KubernetesTarget:
 
 
 class LaunchedCluster:
-    """`launched.Launched` of what `KubernetesTarget` applied, asked of the cluster every time."""
+    """The `launched.Launched` of what `KubernetesTarget` applied. It queries the cluster on every call."""
 
     deployment = None
     running = True
@@ -105,12 +105,12 @@ class LaunchedCluster:
         return f"{self._of.name} is gone from {self._of.place}"
 
     def log_files(self) -> LogFiles:
-        """The logs of its pods, copied here."""
+        """The logs of its pods, copied to this machine. Raise LaunchError if there are none."""
         found = fetch_logs(self._through, self._of, self._root / "clusters" / f"{self._of.name}.logs")
         return LogFiles({str(path): lane for path, lane in found.items()}, {str(path): path.name for path in found})
 
     def lines(self, asked: LogQuestion) -> Iterator[tuple[LogLine, ...]]:
-        """kubectl's own lines, of all pods or of those of the named instances, with its prefix in front."""
+        """The lines of `kubectl logs --prefix`, for all pods or for those of the named instances."""
         options = [f"--tail={-1 if asked.tail is None else asked.tail}", f"--max-log-requests={AT_ONCE}"]
         options += [] if asked.raw else ["--prefix"]
         if asked.since is not None:
@@ -121,7 +121,7 @@ class LaunchedCluster:
             yield from self._logged(self._through.words("logs", f"--selector={selected}", *options))
 
     def _logged(self, argv: Sequence[str]) -> Iterator[tuple[LogLine, ...]]:
-        """Raises LaunchError where kubectl failed, after what it said on stderr."""
+        """The lines that `argv` prints. Raise LaunchError if kubectl fails; its own message is on stderr."""
         process = subprocess.Popen(
             [self._through.program(), *argv[1:]], stdout=subprocess.PIPE, text=True, errors="replace"
         )
@@ -129,13 +129,13 @@ class LaunchedCluster:
             for line in process.stdout or ():
                 yield (LogLine("", line.rstrip("\n")),)
         finally:
-            process.terminate()  # a reader that went away, or Ctrl-C, must not wait for the next line
+            process.terminate()  # a reader that went away, or Ctrl-C, must not have to wait for the next line
             code = process.wait()
         if code > 0:
             raise LaunchError(f"kubectl logs left with exit code {code}", " ".join(argv))
 
     def _selected(self, instance: str) -> str:
-        """The pods of an instance, or of a whole part."""
+        """The label selector for the pods of an instance or of a whole part. Raise NotFoundError for any other word."""
         if instance in kubectl.ORDER:
             return selector(self._of, instance)
         found = NUMBERED.fullmatch(instance)
@@ -148,7 +148,7 @@ class LaunchedCluster:
 
 
 def cluster(plan: Plan, settings: KubernetesSettings, objects: Sequence[Object]) -> Cluster:
-    """What to remember of a deployment before it is applied."""
+    """The record of a deployment, to be saved before it is applied."""
     count = {role: sum(one.nnodes for one in plan.instances if one.role == role) for role in ("prefill", "decode")}
     return Cluster(
         name=settings.name,
@@ -167,9 +167,9 @@ def open_kubectl(of: Cluster, environ: Mapping[str, str]) -> Kubectl:
 
 
 def judge(through: Kubectl, of: Cluster, objects: Sequence[Object]) -> None:
-    """The API server's verdict on every object before one is made.
+    """Let the API server validate every object before any is created.
 
-    Raises LaunchError with its words, or naming the operator that is not installed.
+    Raise LaunchError with its message, or naming the operator that is not installed.
     """
     served = set(through.run("api-resources", "--output=name", "--verbs=create").split())
     for each in objects:
@@ -179,7 +179,7 @@ def judge(through: Kubectl, of: Cluster, objects: Sequence[Object]) -> None:
 
 
 def apply(through: Kubectl, objects: Sequence[Object]) -> None:
-    """Make the objects, or change them into these. Raises LaunchError; what was made by then stays."""
+    """Create or update the objects. Raise LaunchError on failure; what was created by then stays."""
     through.run(*APPLY, stdin=stream(objects))
 
 
@@ -190,9 +190,9 @@ def look(through: Kubectl, of: Cluster) -> tuple[ClusterPod, ...]:
 def await_ready(
     through: Kubectl, of: Cluster, limit: float, interval: float, tell: Callable[[tuple[str, ...]], None]
 ) -> tuple[ClusterPod, ...]:
-    """Until every pod is ready. `tell` hears what is missing whenever that changes.
+    """Wait until every pod is ready. Call `tell` with what is missing whenever that changes.
 
-    Raises NotReadyError, naming what is missing, when `limit` seconds are over; the deployment is left as it is.
+    Raise NotReadyError naming what is missing after `limit` seconds; the deployment is left as it is.
     """
     deadline = time.monotonic() + limit
     last: tuple[str, ...] = ()
@@ -212,9 +212,9 @@ def await_ready(
 
 
 def fetch_logs(through: Kubectl, of: Cluster, directory: Path) -> dict[Path, str]:
-    """Every pod's log as a file, and of a container that was restarted the one before: path → instance.
+    """Save every pod's log, and the previous log of a restarted container, as a file: path → instance.
 
-    Raises LaunchError where there are none.
+    Raise LaunchError if there are none.
     """
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     found: dict[Path, str] = {}
@@ -230,10 +230,9 @@ def fetch_logs(through: Kubectl, of: Cluster, directory: Path) -> dict[Path, str
 
 
 def remove(through: Kubectl, of: Cluster, limit: float, force: bool) -> None:
-    """The router first, for half the time at most, so that requests in flight find the servers still there; with
-    `force` everything at once.
+    """Delete the router first, waiting at most half the time, so that requests in flight can finish; then the rest.
 
-    Raises LaunchError, naming the pods, when some are left after `limit` seconds.
+    `force`: delete everything at once. Raise LaunchError naming the pods that are left after `limit` seconds.
     """
     deadline = time.monotonic() + limit
     if not force:
@@ -252,14 +251,14 @@ def remove(through: Kubectl, of: Cluster, limit: float, force: bool) -> None:
 
 
 def _left(through: Kubectl, selected: str, deadline: float) -> list[str]:
-    """The pods that are still there at the deadline; none as soon as there are none."""
+    """Wait until no selected pod is left; return those that are left at the deadline."""
     while (left := _names(through, selected)) and time.monotonic() < deadline:
         time.sleep(PAUSE)
     return left
 
 
 def _names(through: Kubectl, selected: str) -> list[str]:
-    """Those on their way out too."""
+    """The names of the selected pods, including those being deleted."""
     return through.run("get", "pods", f"--selector={selected}", "--output=name").split()
 
 
@@ -269,7 +268,7 @@ def selector(of: Cluster, part: str = "", **more: str) -> str:
 
 
 def _resource(value: Object) -> str:
-    """`deployments.apps`, as kubectl tells kinds apart."""
+    """An object's resource kind in kubectl's form, as `deployments.apps`."""
     group = value["apiVersion"].rpartition("/")[0]
     plural = f"{value['kind'].lower()}s"
     return f"{plural}.{group}" if group else plural

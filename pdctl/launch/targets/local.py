@@ -1,4 +1,4 @@
-"""This machine: every instance is a child process of the supervisor, which is this process or one left behind."""
+"""This machine: every instance is a child of the supervisor, which is this process or, with -d, a detached one."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _leave_running(opened: Opened, display: Display) -> None:
     try:
         run = remote.await_serving(opened.directory, lambda: supervisor.poll() is not None, display.event)
     except KeyboardInterrupt:
-        # What was asked for is not wanted any more; the second signal says that nothing is to be drained.
+        # The user cancelled the launch; the second signal says that nothing needs to be drained.
         supervisor.send_signal(signal.SIGTERM)
         supervisor.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -104,7 +104,7 @@ class LocalRuntime:
         return ""
 
     def sweep(self) -> tuple[str, ...]:
-        """Kill what moved out of its session and was adopted by this process when its parent died."""
+        """Kill processes that left their session and that this process adopted when their parent died."""
         deadline = time.monotonic() + SWEEP
         left = self._left()
         while left and time.monotonic() < deadline:

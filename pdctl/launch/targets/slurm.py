@@ -1,4 +1,4 @@
-"""Slurm: one batch job, whose script is the supervisor; every instance is a step on the hosts that the plan gave it."""
+"""Slurm: one batch job, whose script is the supervisor; every instance is a step on the hosts that the plan assigns."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from pdctl.layout.instance_plan import InstancePlan, Plan
     from pdctl.topology.model import Topology
 
-STEPS = "steps"  # directory of what a step runs, and of what its ranks told
-MOVES = 4  # places of an instance's ports; a fifth generation is back at the first
-KNOCK = 0.5  # seconds for a port to answer
-LOOK = 5.0  # seconds between looks at the hosts
+STEPS = "steps"  # directory of the commands of each step and of the records of its ranks
+MOVES = 4  # sets of ports of an instance; the fifth generation uses the first set again
+KNOCK = 0.5  # seconds for a port to accept a connection
+LOOK = 5.0  # seconds between checks of the hosts
 
 
 class SlurmTarget:
-    """The login side: the job is handed in, waits for its turn, and is watched until it serves."""
+    """The login host's side: submit the job, wait for its turn, and watch it until it serves."""
 
     def __init__(self, order: LaunchOrder) -> None:
         self._order = order
@@ -49,7 +49,7 @@ class SlurmTarget:
         self._name = order.name or self._deployment.name
 
     def dry_run(self) -> DryRun:
-        """The script and every step, as they would be; hosts go by the plan's names until Slurm has given some."""
+        """The batch script and every step as a launch would use them, with the plan's names in place of hosts."""
         steps: dict[str, list[Spec]] = {}
         for spec in self._deployment.specs:
             steps.setdefault(spec.instance, []).append(spec)
@@ -84,7 +84,7 @@ class SlurmTarget:
             remote.stop(directory, directory.load(), force=False, timeout=remote.patience(run), emit=display.event)
             raise
         outcome = ended.outcome or submission.outcome_of_ended_job(ended)
-        # A signal ended the job, not the process that watched it.
+        # The signal ended the job, not this process, which watched it.
         return dataclasses.replace(outcome, code=outcome.code or int(ExitCode.FINDINGS), signal=0)
 
     def _open(self) -> RunDir:
@@ -94,7 +94,7 @@ class SlurmTarget:
             raise refuse(self._name, obstacles)
         submission.link(RunDir.of(home(os.environ), check_name(self._name)).path, real)
         opened = open_ordered(self._order, self.plan, self._deployment, lambda _: ())
-        os.close(opened.lock)  # from here on the job's supervisor is who keeps the run
+        os.close(opened.lock)  # from here on the job's supervisor owns the run
         return opened.directory
 
     def _hosts(self, given: Allocation) -> str:
@@ -103,7 +103,7 @@ class SlurmTarget:
 
 
 class SlurmRuntime:
-    """The allocation, seen from inside."""
+    """The runtime inside the allocation."""
 
     moves_ports = True
 
@@ -120,7 +120,7 @@ class SlurmRuntime:
         self.ends_at = allocation.ends_at
 
     def moved(self, specs: tuple[Spec, ...], generation: int) -> tuple[Spec, ...]:
-        """Every port a multiple of the stride away, so that a rank nobody could reach to end it meets no new one."""
+        """Shift every port by a multiple of the stride, so that a lost but running rank cannot clash with a new one."""
         instance = self._instances.get(specs[0].instance)
         if instance is None or generation == 1:
             return specs
@@ -168,14 +168,14 @@ class SlurmRuntime:
         return step.ranks
 
     def _job(self, host: str) -> str:
-        """The number its steps go by: a component of a heterogeneous job has one of its own."""
+        """The job id for steps on `host`: every component of a heterogeneous job has its own."""
         number = self._components[host]
         if self._allocation.others:
             return self._allocation.jobs[number]
         return os.environ.get(f"SLURM_JOB_ID_HET_GROUP_{number}", self._allocation.job)
 
     def _watch(self, post: Callable[[Exited | Located], None]) -> None:
-        """srun waits for a host that is gone as long as Slurm does not know better; its own word may come late."""
+        """Watch the hosts: srun waits for a lost host until Slurm notices the loss, so it may report it late."""
         names = ",".join(self._components)
         while not threading.Event().wait(LOOK):
             for node in queue.nodes(names):
@@ -198,7 +198,7 @@ class SlurmRuntime:
         return f"job {job.id} is {job.state or 'gone'}" if job is not None and job.over else ""
 
     def sweep(self) -> tuple[str, ...]:
-        """What was lost with its host may go on there; everything else ended with its step."""
+        """Cancel the other jobs; return the ranks lost with hosts that are down, which may still run there."""
         for job in self._allocation.others:
             queue.cancel(job)
         lost = [rank for step in self._steps for rank in step.ranks if rank.exit is not None and rank.exit.lost]

@@ -1,4 +1,4 @@
-"""The seam between `pdctl launch` and the places it launches to: what is ordered, what a target does, what is shown."""
+"""The interface between `pdctl launch` and its targets: the order, what a target does, and what is displayed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class LaunchOrder(NamedTuple):
-    """What is to be launched, and how. Times in seconds; None: as the topology says.
+    """What to launch, and how. Times in seconds; None: as the topology says.
 
-    `text` is the topology resolved, as a file; `files`, `sets` and `argv` are what it was asked for with. `patience` is
-    how long a job may wait in a queue.
+    `text`: the resolved topology as a file's text; `files`, `sets` and `argv`: the user's own words; `patience`: how
+    long a job may wait in a queue.
     """
 
     topology: Topology
@@ -38,27 +38,27 @@ class LaunchOrder(NamedTuple):
 
 
 class DryRun(NamedTuple):
-    """What a launch would do: commands with the batch scripts and steps around them, or manifests."""
+    """What a launch would do: its commands, with batch scripts and steps if there are any, or its manifests."""
 
     deployment: Deployment | None = None
     scripts: Mapping[str, str] = {}  # by file name
-    steps: Sequence[tuple[str, Sequence[str]]] = ()  # (instance, the words that start it)
+    steps: Sequence[tuple[str, Sequence[str]]] = ()  # (instance, the command that starts it)
     manifests: str = ""
 
 
 class Display(Protocol):
-    """Whom a launch tells how it goes (render/foreground.py)."""
+    """Shows the progress of a launch (render/foreground.py)."""
 
     def opened(self, directory: RunDir, run: Run, where: str = "") -> None:
-        """The run is written down. `where`: what is asked for, while the address is not known yet."""
+        """The run is recorded. `where`: the requested hosts, if the address is not known yet."""
 
     def event(self, event: RunEvent) -> None: ...
     def serving(self, run: Run) -> None:
-        """It serves, and goes on by itself."""
+        """The run serves and continues in the background."""
 
     def say(self, sentence: str) -> None: ...
     def waiting(self, missing: Sequence[str]) -> None:
-        """What a cluster's deployment still lacks, whenever that changes."""
+        """A deployment on a cluster still lacks `missing`; called whenever that changes."""
 
     def cluster_serving(self, of: Cluster, pods: Sequence[ClusterPod]) -> None: ...
 
@@ -74,11 +74,12 @@ class Target(Protocol):
     def cautions(self) -> tuple[Caution, ...]: ...
     @property
     def rehearsal(self) -> bool:
-        """It fails on purpose, so that doctor need not say so."""
+        """Whether it injects faults on purpose, so that doctor need not report them."""
 
     def dry_run(self) -> DryRun: ...
     def launch(self, display: Display) -> RunOutcome | None:
-        """Start it and wait until it serves; attached, until it is over: how it ended. None: it goes on by itself.
+        """Start it and wait until it serves or, if attached, until it is over.
 
-        Raises LaunchError and NotReadyError. A KeyboardInterrupt is passed on once what it interrupts is ended.
+        Return how it ended; None if it continues by itself. Raise LaunchError or NotReadyError. A KeyboardInterrupt is
+        raised again once the interrupted launch has been ended.
         """

@@ -1,6 +1,6 @@
-"""From a plan to Kubernetes manifests: what `pdctl plan --target kubernetes` prints, as objects a cluster can run.
+"""Turn a plan into Kubernetes manifests: what `pdctl plan --target kubernetes` prints, as objects a cluster can run.
 
-The commands are the plan's own. An instance is a group of pods, one to a node of the instance, made from one template;
-what differs from node to node (the rank, the leader's address) comes from variables that the operator sets. See
-docs/kubernetes.md.
+The commands are the plan's own. An instance is a group of pods, one per node of the instance, created from one
+template; what differs from node to node (the rank, the leader's address) comes from variables that the operator sets.
+See docs/kubernetes.md.
 """

@@ -1,4 +1,4 @@
-"""The pod of an engine: the plan's commands of a role as one, container, resources, devices, shared memory, probes."""
+"""The pod of an engine: one command for a role, from the plan, its container, resources, shared memory and probes."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 
 HOST_IP = "SGLANG_HOST_IP"  # sglang 0.5.3 to 0.5.23, and the embedded engine
-GRACE = 300  # seconds for requests in flight: sglang finishes them after SIGTERM, and sglang-router waits 180
-HEALTH = "/health"  # what sglang's nodes other than the first answer too
-STARTUP = 10  # seconds between two questions while loading
+GRACE = 300  # seconds for requests in flight: sglang finishes them after SIGTERM, and sglang-router waits for 180 s
+HEALTH = "/health"  # also answered by sglang's nodes other than the first
+STARTUP = 10  # seconds between two probes while loading
 READINESS = {"periodSeconds": 10, "timeoutSeconds": 20, "failureThreshold": 3}  # sglang's /health may take 20 s
 LIVENESS = {"periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6}
 
 
 class PodVariables(NamedTuple):
-    """What an operator calls the leader's address and the place of a pod in its group."""
+    """The operator's names of the variables with the leader's address and a pod's index in its group."""
 
     leader: str
     rank: str
 
 
 def template_words(instances: Sequence[InstancePlan], variables: PodVariables) -> tuple[str, ...]:
-    """The words every pod of the role is started with.
+    """The command line of every pod of the role.
 
-    Raises UsageError where the plan's commands differ in more than the place of a node: one template cannot say that.
+    Raise UsageError if the plan's commands differ in more than a node's index: one template cannot express that.
     """
     found = {
         tuple(_words(command, one, variables)): f"{one.name} node {command.node}"
@@ -53,12 +53,12 @@ def template_words(instances: Sequence[InstancePlan], variables: PodVariables) -
 
 
 def _words(command: NodeCommand, instance: InstancePlan, variables: PodVariables) -> Iterator[str]:
-    """With variables for what differs between the nodes of an instance, and between instances."""
+    """A command line with variables for what differs between nodes of an instance and between instances."""
     places = {
         "--node-rank": f"$({variables.rank})",
         "--dist-init-addr": f"$({variables.leader}):{instance.numbers.dist}",
     }
-    if instance.serving.kind == EMBEDDED:  # its nodes count ports as if they shared a host
+    if instance.serving.kind == EMBEDDED:  # it numbers its nodes' ports as if they shared a host
         places["--port"] = str(instance.http_port)
     argv = portable(command.argv)
     yield escaped(argv[0])
@@ -67,7 +67,7 @@ def _words(command: NodeCommand, instance: InstancePlan, variables: PodVariables
 
 
 def escaped(word: str) -> str:
-    """Kubernetes expands $(NAME) in commands; $$ is its dollar sign."""
+    """Escape a word for a command, in which Kubernetes expands $(NAME) and $$ stands for a dollar sign."""
     return word.replace("$(", "$$(")
 
 
@@ -82,7 +82,7 @@ def environment(env: Mapping[str, str], secrets: Mapping[str, tuple[str, str]]) 
 
 
 def address() -> list[dict[str, object]]:
-    """What a rank tells the others to reach it at: the server listens on every address, and has to choose one."""
+    """The variables with the address that a rank advertises: the server listens on all, but must advertise one."""
     return [
         {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         {"name": HOST_IP, "value": "$(POD_IP)"},
@@ -103,7 +103,7 @@ def engine_spec(
     settings: KubernetesSettings,
     leads: bool,
 ) -> Object:
-    """`leads`: node 0 of its instance, the only one that serves requests."""
+    """The pod spec of an engine. `leads`: it is node 0 of its instance, the only one that serves requests."""
     container: Object = {
         "name": role,
         "image": settings.image,
@@ -115,7 +115,7 @@ def engine_spec(
         "volumeMounts": _mounts(settings),
     }
     if settings.rdma:
-        container["securityContext"] = {"capabilities": {"add": ["IPC_LOCK"]}}  # to register memory with the NIC
+        container["securityContext"] = {"capabilities": {"add": ["IPC_LOCK"]}}  # needed to register memory with the NIC
     if settings.probing is not None:
         container |= probes(settings.probing, leads)
     container = {key: value for key, value in container.items() if value}
@@ -123,13 +123,13 @@ def engine_spec(
     if settings.node_selector[role]:
         spec["nodeSelector"] = dict(sorted(settings.node_selector[role].items()))
     if settings.host_network:
-        spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}  # or names of Services are not found
+        spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}  # otherwise Service names do not resolve
     return {**shared_spec(settings), **spec}
 
 
 def shared_spec(settings: KubernetesSettings) -> Object:
-    """What pods of servers and of the router have in common."""
-    # Variables that Kubernetes makes of every Service's name could be taken for the engine's own (SGLANG_…, MC_…).
+    """The part of the pod spec shared by engines and the router."""
+    # The variables that Kubernetes derives from Service names could collide with the engine's own (SGLANG_…, MC_…).
     spec: Object = {"enableServiceLinks": False}
     if settings.pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in settings.pull_secrets]
@@ -141,9 +141,9 @@ def shared_spec(settings: KubernetesSettings) -> Object:
 
 
 def probes(probing: Probing, leads: bool) -> Object:
-    """A server that loads is left alone, one that is busy or waits for its peer only gets no new requests.
+    """Probes that leave a loading server alone, and only keep new requests from one that is busy or waits for its peer.
 
-    Alive is a server whose port is open: sglang's /health generates, and fails while a peer's death blocks it.
+    A server is alive while its port is open: sglang's /health generates, so it fails while a peer's death blocks it.
     """
     path = probing.path if leads else HEALTH
     return {
@@ -170,7 +170,7 @@ def _ports(ports: PodPorts) -> list[Object]:
 
 
 def _resources(gpus: int, settings: KubernetesSettings) -> Object:
-    """Devices are asked for as they are limited: Kubernetes wants both alike."""
+    """The devices as limits and as requests, which Kubernetes requires to be equal."""
     devices = {settings.gpu_resource: gpus} if gpus else {}
     counted = {name: str(count) for name, count in sorted({**devices, **settings.rdma}.items())}
     return {"limits": counted, "requests": dict(counted)} if counted else {}
@@ -196,7 +196,7 @@ def _volumes(settings: KubernetesSettings) -> list[Object]:
 
 
 def quantity(size: int) -> str:
-    """Bytes as Kubernetes writes them: `16Gi`."""
+    """Bytes in the notation of Kubernetes, as `16Gi`."""
     for unit, factor in (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)):
         if size % factor == 0:
             return f"{size // factor}{unit}"

@@ -1,4 +1,4 @@
-"""The kinds of object that make groups of pods: how each says it, and how its pods are told apart."""
+"""The kinds of object that create groups of pods: how each is written, and how its pods are told apart."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RBG_LABELS = ("rbg.workloads.x-k8s.io/component-index", "rbg.workloads.x-k8s.io/
 
 
 class PodGroup(NamedTuple):
-    """`name` is the role's, of one deployment. `worker` None: every pod is made like the leader."""
+    """The pods of one role. `name`: DEPLOYMENT-ROLE. `worker` None: all pods use the leader's template."""
 
     role: str
     name: str
@@ -43,7 +43,7 @@ class PodGroup(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Pods of one instance."""
+        """The number of pods of one instance."""
         return self.instances[0].nnodes
 
 
@@ -77,7 +77,7 @@ def _template(
 
 
 class GroupFlavour(NamedTuple):
-    """`leader` and `number` are labels the operator writes on pods: 0 for leaders, and the number of the instance."""
+    """`leader`, `number`: labels that the operator sets on pods: the index (0: leader) and the instance's number."""
 
     variables: PodVariables
     leader: str
@@ -86,7 +86,7 @@ class GroupFlavour(NamedTuple):
 
     @property
     def leads(self) -> dict[str, str]:
-        """What tells the pod that serves requests from the others of its group."""
+        """The labels that distinguish the pod that serves requests from the others of its group."""
         return {self.leader: "0"}
 
     def instance(self, number: int) -> dict[str, str]:
@@ -94,7 +94,7 @@ class GroupFlavour(NamedTuple):
 
 
 def lws(groups: Sequence[PodGroup], settings: KubernetesSettings) -> tuple[Object, ...]:
-    """A LeaderWorkerSet to each role; the pods of instance N of `qwen-prefill` are called qwen-prefill-N, -N-1, …"""
+    """A LeaderWorkerSet per role; the pods of instance N of `qwen-prefill` are called qwen-prefill-N, -N-1, …"""
     return tuple(
         {
             "apiVersion": "leaderworkerset.x-k8s.io/v1",
@@ -107,7 +107,7 @@ def lws(groups: Sequence[PodGroup], settings: KubernetesSettings) -> tuple[Objec
 
 
 def disaggregatedset(groups: Sequence[PodGroup], settings: KubernetesSettings) -> tuple[Object, ...]:
-    """One object for both roles: they are rolled out together, so that no release decodes what another prefilled."""
+    """One object for both roles: they are rolled out together, so no release decodes what another one prefilled."""
     roles = [
         {"name": each.role, "metadata": {"labels": labels(settings.name, each.role)}, "spec": _lws_spec(each)}
         for each in groups
@@ -127,7 +127,7 @@ def _lws_spec(group: PodGroup) -> Object:
     if group.worker is not None:
         template["leaderTemplate"] = group.leader
     template["workerTemplate"] = group.worker or group.leader
-    # Workers join the leader while it loads: waiting until it is ready would be waiting for ever.
+    # Workers join the leader while it loads, so waiting until it is ready would deadlock.
     return {"replicas": group.replicas, "startupPolicy": "LeaderCreated", "leaderWorkerTemplate": template}
 
 
@@ -146,7 +146,7 @@ def rbg(groups: Sequence[PodGroup], settings: KubernetesSettings) -> tuple[Objec
 
 
 def _rbg_role(group: PodGroup) -> Object:
-    """A role's pods come from the leader's template; what is different of a worker is patched in."""
+    """A role whose pods use the leader's template, with a patch for what differs in workers."""
     pattern: Object = {"size": group.size, "template": group.leader}
     if group.worker is not None:
         pattern["workerTemplatePatch"] = _patch(group.leader, group.worker)
@@ -154,7 +154,7 @@ def _rbg_role(group: PodGroup) -> Object:
 
 
 def _patch(leader: Object, worker: Object) -> Object:
-    """A strategic merge patch: containers are matched by name, a probe is replaced whole."""
+    """A strategic merge patch: containers are matched by name, a probe is replaced as a whole."""
     ours, theirs = leader["spec"]["containers"][0], worker["spec"]["containers"][0]
     changed = {key: value for key, value in theirs.items() if value != ours.get(key)}
     return {"spec": {"containers": [{"name": ours["name"], **changed}]}}

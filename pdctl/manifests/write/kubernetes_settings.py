@@ -1,4 +1,4 @@
-"""What a topology says about Kubernetes, typed, and what of it cannot be."""
+"""A topology's Kubernetes settings as typed values, and the checks that reject invalid ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|PRI
 
 
 class Volume(NamedTuple):
-    """`claim` or `host_path`, never both."""
+    """A volume with either `claim` or `host_path`."""
 
     name: str
     mount: str
@@ -30,14 +30,14 @@ class Volume(NamedTuple):
 
 
 class Probing(NamedTuple):
-    """`path` is asked of leaders; `patience`: seconds a server may take to load."""
+    """`path`: what leaders are probed at; `patience`: seconds that a server may take to load."""
 
     path: str
     patience: float
 
 
 class KubernetesSettings(NamedTuple):
-    """`node_selector` by role. `secrets`: variable → (Secret, key). `probing` None: no probes."""
+    """`node_selector`: by role. `secrets`: variable → (Secret, key). `shm`: bytes. `probing` None: no probes."""
 
     name: str
     flavour: str
@@ -62,8 +62,8 @@ class KubernetesSettings(NamedTuple):
 
 
 def settings(topology: Topology, flavour: str | None = None) -> KubernetesSettings:
-    """The topology's, with its defaults. Raises UsageError for an image that is missing or not pinned, for a secret
-    in plain text, and for what contradicts itself."""
+    """The topology's settings with defaults filled in. Raise UsageError for an image that is missing or not pinned, for
+    a secret in plain text, and for contradictory settings."""
     given: dict[str, Any] = {**defaults(KUBERNETES), **topology.targets.kubernetes}
     _name(topology.name)
     kind = topology.router.kind
@@ -119,7 +119,7 @@ def _discovery(asked: str | None, router: str) -> str:
 
 
 def _selector(topology: Topology, given: Mapping[str, Any], pool: str) -> dict[str, str]:
-    """The pool's labels, then what the target says of it."""
+    """The pool's labels, overridden by the target's node-selector for the pool."""
     return {**topology.pool(pool).labels, **given["node-selector"].get(pool, {})}
 
 
@@ -137,7 +137,7 @@ def _volume(name: str, given: Mapping[str, Any]) -> Volume:
 
 
 def _no_secrets(topology: Topology) -> None:
-    """What stands in a manifest can be read by everyone who can read the object."""
+    """Raise UsageError for secrets in `env`: everyone who can read the object could read them."""
     places = {
         "engine.env": topology.engine.env,
         "transfer.env": topology.transfer.env,

@@ -1,4 +1,4 @@
-"""Parts of manifests that everything shares: names, labels, metadata; objects as readable YAML without anchors."""
+"""Parts that all manifests share: names, labels, metadata; and objects as readable YAML without anchors."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 
-INSTANCE = "app.kubernetes.io/instance"  # the deployment: what status, logs and down select by
+INSTANCE = "app.kubernetes.io/instance"  # the deployment, by which status, logs and down select
 COMPONENT = "app.kubernetes.io/component"  # prefill | decode | router
 MANAGED_BY = "app.kubernetes.io/managed-by"
 OURS = "pdctl"
-BOOTSTRAP_PORT = "sglang.ai/bootstrap-port"  # what sglang-router 0.3.2 and smg 1.13.0 read at a prefill's pod
+BOOTSTRAP_PORT = "sglang.ai/bootstrap-port"  # read by sglang-router 0.3.2 and smg 1.13.0 on a prefill's pod
 
 
 def labels(name: str, component: str = "") -> dict[str, str]:
-    """Of everything that belongs to the deployment `name`, or to one part of it."""
+    """The labels of everything in the deployment `name`, or in one component of it."""
     found = {INSTANCE: name, MANAGED_BY: OURS}
     return {COMPONENT: component, **found} if component else found
 
@@ -31,7 +31,7 @@ def metadata(name: str, namespace: str, of: str, component: str = "") -> Object:
 
 class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: object) -> bool:
-        """Anchors would be taken for a template's."""
+        """Write no anchors: readers would take them for a template's."""
         return True
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
@@ -39,7 +39,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def document(value: Object) -> str:
-    """One object, its keys in the order they were made in."""
+    """One object as YAML, its keys in insertion order."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True, default_flow_style=False)
 
 
@@ -48,5 +48,5 @@ def stream(objects: Iterable[Object]) -> str:
 
 
 def file_name(value: Object) -> str:
-    """`service-qwen-prefill-0.yaml`"""
+    """The object's file name, as `service-qwen-prefill-0.yaml`."""
     return f"{value['kind'].lower()}-{value['metadata']['name']}.yaml"

@@ -1,4 +1,4 @@
-"""From a topology to checked manifests, which `pdctl render` prints and `pdctl launch -t kubernetes` applies."""
+"""Turn a topology into checked manifests, which `pdctl render` prints and `pdctl launch -t kubernetes` applies."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ NO_RDMA = ("mooncake_tcp", "fake", "shm")
 
 
 def manifests(plan: Plan, settings: KubernetesSettings) -> tuple[Object, ...]:
-    """Every object, in the order in which they are applied: what is referred to comes first.
+    """Every object in the order of application: objects that others refer to come first.
 
-    `plan` is one for target kubernetes. Raises InfeasibleError for a plan with problems, UsageError for settings that
+    `plan` must be for target kubernetes. Raise InfeasibleError for a plan with problems, UsageError for settings that
     contradict it.
     """
     if plan.problems:
@@ -69,7 +69,7 @@ def cautions(topology: Topology, plan: Plan, settings: KubernetesSettings) -> It
 
 
 def _shared_hosts(topology: Topology, plan: Plan) -> Iterator[Caution]:
-    """All instances of a role use the same ports, and with them host ports."""
+    """Warn of idle GPUs: all instances of a role use the same ports, so with host-network a host takes only one."""
     for role in topology.roles:
         first = next((one for one in plan.instances if one.role == role.name), None)
         gpus = topology.pool(role.pool).gpus_per_host
@@ -91,7 +91,10 @@ class Rendering(NamedTuple):
 def render(
     topology: Topology, flavour: str | None = None, versions: Sequence[str] = object_validation.VERSIONS
 ) -> Rendering:
-    """Checked against each of the Kubernetes `versions`. Raises UsageError, InfeasibleError."""
+    """Render a topology and check its objects against each of the Kubernetes `versions`.
+
+    Raise UsageError or InfeasibleError.
+    """
     chosen = settings(topology, flavour)
     plan = plan_topology(topology, "kubernetes")
     objects = manifests(plan, chosen)

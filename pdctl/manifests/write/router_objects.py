@@ -1,4 +1,4 @@
-"""Services, which name the leader of each instance, and the router's Deployment with what it needs to look for pods."""
+"""Services that name the leader of each instance, and the router's Deployment with its rights to discover pods."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def leaders(groups: Sequence[PodGroup], settings: KubernetesSettings, flavour: GroupFlavour) -> Iterator[Object]:
-    """One to each instance, under the name the plan calls its address: a name that several share is no address for
-    rooms, which only the one that prefilled them knows."""
+    """One Service per instance, under the name that the plan uses as its address. Instances cannot share a Service,
+    because only the one that prefilled a room knows it."""
     for group in groups:
         for one in group.instances:
             ports = [("http", group.ports.http), ("bootstrap", group.ports.bootstrap)]
@@ -29,7 +29,7 @@ def leaders(groups: Sequence[PodGroup], settings: KubernetesSettings, flavour: G
                 "metadata": metadata(one.address, settings.namespace, settings.name, group.role),
                 "spec": {
                     "clusterIP": "None",
-                    # A prefill that is too busy to be ready must still be found by decodes that wait for its KV.
+                    # Decodes that wait for KV from a prefill must find it even if it is too busy to be ready.
                     "publishNotReadyAddresses": True,
                     "selector": {**labels(settings.name, group.role), **flavour.instance(one.number)},
                     "ports": [_port(name, number) for name, number in ports if number is not None],
@@ -38,7 +38,7 @@ def leaders(groups: Sequence[PodGroup], settings: KubernetesSettings, flavour: G
 
 
 def front(router: RouterPlan, settings: KubernetesSettings) -> Object:
-    """Where clients come in."""
+    """The Service that clients use."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -110,7 +110,7 @@ def _probe(path: str, period: int, failures: int) -> Object:
 def _words(
     router: RouterPlan, groups: Sequence[PodGroup], settings: KubernetesSettings, flavour: GroupFlavour
 ) -> tuple[str, ...]:
-    """The plan's command; where the router looks for pods, without the list of servers."""
+    """The plan's command; if the router discovers pods, without the list of servers."""
     argv = router.command.argv
     words = [*map(escaped, portable(argv))]
     if settings.discovery == "urls":
@@ -121,7 +121,7 @@ def _words(
         listed = word in ("--prefill", "--decode") or (listed and not word.startswith("--"))
         if not listed:
             kept.append(word)
-    port = groups[0].ports.http  # of both roles: in Kubernetes every pod has ports of its own
+    port = groups[0].ports.http  # the same for both roles: every pod has its own ports
     kept += ["--service-discovery", "--service-discovery-port", str(port)]
     kept += ["--service-discovery-namespace", settings.namespace]
     for group in groups:
@@ -131,7 +131,7 @@ def _words(
 
 
 def _rights(name: str, settings: KubernetesSettings) -> Iterator[Object]:
-    """To look at pods of its own namespace, and nothing else."""
+    """The right to read pods in its own namespace, and nothing else."""
 
     def about() -> Object:
         return metadata(name, settings.namespace, settings.name, "router")

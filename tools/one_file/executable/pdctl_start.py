@@ -1,4 +1,4 @@
-"""What the executable runs first. A worker of multiprocessing is started as `FILE -FLAGS -c CODE WORDS`."""
+"""The executable's entry point. multiprocessing starts its workers as `FILE -FLAGS -c CODE WORDS`."""
 
 import sys
 

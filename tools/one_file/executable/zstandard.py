@@ -1,4 +1,4 @@
-"""What pdctl uses of the package zstandard, over the libzstd that is linked into the executable."""
+"""The part of the package zstandard that pdctl uses, on top of the libzstd that is linked into the executable."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_READ = 1 << 17  # bytes asked of the source at a time, libzstd's ZSTD_DStreamInSize()
+_READ = 1 << 17  # bytes to read from the source at a time: libzstd's ZSTD_DStreamInSize()
 _UNKNOWN = (1 << 64) - 1  # ZSTD_CONTENTSIZE_UNKNOWN; one less: ZSTD_CONTENTSIZE_ERROR
 
 
 class ZstdError(Exception):
-    """The input is not what zstd writes."""
+    """The input is not valid zstd data."""
 
 
 class Source(Protocol):
@@ -21,7 +21,7 @@ class Source(Protocol):
 
 
 class _Buffer(ctypes.Structure):
-    """ZSTD_inBuffer, ZSTD_outBuffer."""
+    """ZSTD_inBuffer and ZSTD_outBuffer."""
 
     _fields_ = (("data", ctypes.c_void_p), ("size", ctypes.c_size_t), ("pos", ctypes.c_size_t))
 
@@ -43,7 +43,7 @@ _decompress = _function(
 
 
 def frame_content_size(head: bytes) -> int:
-    """Bytes that the frame beginning with `head` says it holds; -1: it does not say. Raise ZstdError if it is none."""
+    """The content size in bytes from the frame header `head`; -1 if it is not given. Raise ZstdError if invalid."""
     size = _content_size(head, len(head))
     if size == _UNKNOWN - 1:
         raise ZstdError("error when determining content size")
@@ -51,7 +51,7 @@ def frame_content_size(head: bytes) -> int:
 
 
 class _Reader:
-    """All frames of a source, one after another."""
+    """Reads all frames of a source, one after another."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -66,7 +66,7 @@ class _Reader:
             _free(self._stream)
 
     def readinto(self, target: memoryview) -> int:
-        """Fill `target`, less only where the source ends. Raise ZstdError if the input is damaged."""
+        """Fill `target`; return the number of bytes, fewer only at the end. Raise ZstdError if the input is damaged."""
         space = (ctypes.c_char * len(target)).from_buffer(target)
         output = _Buffer(ctypes.addressof(space), len(target), 0)
         while output.pos < output.size:
