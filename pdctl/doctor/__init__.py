@@ -1,1 +1,1 @@
-"""Facts in, findings out: proves before rollout that every prefill can feed every decode."""
+"""Turn facts into findings: prove before a rollout that every prefill can feed every decode."""

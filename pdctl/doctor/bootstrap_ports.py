@@ -1,11 +1,11 @@
-"""Where each place says a prefill's bootstrap server is, and where a decode would really go.
+"""Where each source says a prefill's bootstrap server is, and where a decode would really go.
 
-Four places name the port: the flag (or topology), the running server's /server_info, the router's list and a pod
-annotation. A fifth decides in silence: a router that was told none sends null, and SGLang (0.5.3 to 0.5.23) then puts
-the decode's own --disaggregation-bootstrap-port in its place.
+Four sources name the port: the flag (or topology), the running server's /server_info, the router's list and a pod
+annotation. A fifth applies silently: a router that was given no port sends null, and SGLang (0.5.3 to 0.5.23) then
+uses the decode's own --disaggregation-bootstrap-port instead.
 
-And the commands that repair a router's list, checked against sglang-router 0.3.2 and smg 1.13.0: neither can change a
-bootstrap port in place; a worker has to leave and come back. mini_lb has no such endpoint.
+Also builds the commands that repair a router's list, checked against sglang-router 0.3.2 and smg 1.13.0: neither can
+change a bootstrap port in place, so the worker has to be removed and added again. mini_lb has no such endpoint.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ STRANGER, NO_SERVER = "a bootstrap server of no prefill given", "no bootstrap se
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """One prefill's bootstrap port as each place has it; None: that place does not say.
+    """One prefill's bootstrap port according to each source; None if that source does not name it.
 
-    host: what a decode dials, that is the host of the URL the router (else the user) has. routed: the router lists it,
-    so that `router` None means null. answered: where a bootstrap server answered, of the ports named for this prefill.
+    host: what a decode dials, which is the host in the router's URL of the prefill (else in the user's). routed: the
+    router lists the prefill, so `router` None means null. answered: those of the named ports on which a bootstrap
+    server answered.
     """
 
     prefill: str
@@ -61,14 +62,14 @@ class Claims:
 
     @property
     def truth(self) -> int | None:
-        """Where its server listens: by its own word, else by the user's."""
+        """The port its server listens on: as /server_info reports it, else as the user gave it."""
         return self.server_info if self.server_info is not None else self.flag
 
 
 class Landing(NamedTuple):
-    """Where the rooms of a prefill whose port is null end up on one decode.
+    """Where one decode takes the rooms of a prefill whose port is null.
 
-    port None: the decode's own could not be read. reaches: a prefill's name, "" for nobody, None: not known.
+    port: None if the decode's own port could not be read. reaches: a prefill's name, "" for nobody, None if unknown.
     """
 
     prefill: str
@@ -83,17 +84,17 @@ class Landing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PortClaims:
-    """Every prefill's claims, and who stands at which (host, port). Read once for one Facts: see `agreement`."""
+    """Every prefill's claims, and who listens at each (host, port). `port_claims` builds it once per Facts."""
 
     claims: tuple[Claims, ...]
-    told: Mapping[tuple[str, int], str]  # where a prefill says its bootstrap server is
-    http: Mapping[tuple[str, int], str]  # where the HTTP server of an engine or of the router is
+    told: Mapping[tuple[str, int], str]  # where a prefill says that its bootstrap server listens
+    http: Mapping[tuple[str, int], str]  # where the HTTP server of an engine or the router listens
     seen: Mapping[tuple[str, int], Bootstrap]
 
     def listener(self, host: str, port: int) -> str | None:
-        """The prefill whose bootstrap server stands at host:port, or what else; "" for nobody, None: not looked at.
+        """The prefill whose bootstrap server listens at host:port, or what else does; "": nobody, None: not probed.
 
-        From 0.5.18 on the server names its prefill's HTTP port, which settles it; before, the prefill's own word does.
+        From 0.5.18 on the server names its prefill's HTTP port, which is decisive; before, the prefill's own claim is.
         """
         at = machine(host)
         seen = self.seen.get((at, port))
@@ -105,7 +106,7 @@ class PortClaims:
         return STRANGER if seen.style else NO_SERVER if seen.reached else ""
 
     def said_of(self, host: str, port: int) -> str:
-        """Who stands at host:port, as a clause."""
+        """A clause that says who listens at host:port."""
         who, seen = self.listener(host, port), self.seen.get((machine(host), port))
         if who is None:
             return "who listens there was not looked at"
@@ -114,7 +115,7 @@ class PortClaims:
         return answers_http(seen, self.http.get((machine(host), port), ""))
 
     def landings(self, claim: Claims, decodes: Iterable[ObservedEngine]) -> tuple[Landing, ...]:
-        """Where each decode would take the rooms of a prefill whose port is null."""
+        """Where each decode would take the rooms of this prefill, whose port is null."""
         return tuple(self._landing(claim, decode) for decode in decodes)
 
     def _landing(self, claim: Claims, decode: ObservedEngine) -> Landing:
@@ -125,7 +126,7 @@ class PortClaims:
 
 @lru_cache(maxsize=4)
 def port_claims(facts: Facts, routed: bool = False) -> PortClaims:
-    """From engines and bootstrap servers alone; `routed`: with what the router holds as well."""
+    """The claims of engines and bootstrap servers; with `routed`, also those of the router's list."""
     listed = {plain(one.url): one for one in workers(facts.router) if one.role == "prefill"} if routed else {}
     answered: dict[str, list[int]] = {}
     seen: dict[tuple[str, int], Bootstrap] = {}
@@ -168,14 +169,14 @@ def _claims(engine: ObservedEngine, worker: RouterWorker | None, answered: tuple
 
 
 def answers_http(seen: Bootstrap, name: str) -> str:
-    """What an HTTP server says that stands where a bootstrap server should; `name`: whose it is, if known."""
+    """A clause about an HTTP server that listens where a bootstrap server should; `name`: whose it is, if known."""
     whose = name or ("an engine" if seen.serves == "engine" else "another server")
     status = f" (GET /route: {seen.route.status})" if seen.route is not None and seen.route.status else ""
     return f"port {seen.port} answers HTTP as {whose}, not as a bootstrap server{status}"
 
 
 def annotated(facts: Facts) -> Mapping[str, int]:
-    """Prefill → the port its pod template's annotation names: the template of its name, or the only one there is."""
+    """Prefill → the port in the annotation of its pod template: the one of the same name, or the only one."""
     if facts.manifest is None:
         return {}
     from pdctl.doctor.static.server_sources import from_manifest  # late: few runs have a manifest
@@ -230,18 +231,18 @@ def plain(url: str) -> str:
 
 @lru_cache(maxsize=8192)
 def address(url: str) -> tuple[str, int]:
-    """Host (without brackets) and port of a URL; port 0 where it has none that can be read."""
+    """Host (without brackets) and port of a URL; port 0 if it has no readable one."""
     host, port = host_and_port(url)
     return (host, port or PORTS.get(url.partition("://")[0].lower(), 0)) if host else ("", 0)
 
 
 def machine(host: str) -> str:
-    """Host names that are one machine whatever the network says: the loopback's."""
+    """A key for the machine: all loopback names map to one, every other host to itself."""
     return "127.0.0.1" if host in LOOPBACK else host
 
 
 class Shared(NamedTuple):
-    """One place to ask, and every prefill it is claimed for with who claims it."""
+    """One address to probe, and every prefill it is claimed for, with the sources that claim it."""
 
     where: Claim
     who: dict[str, tuple[str, ...]]
@@ -257,7 +258,7 @@ def bootstrap_claims(facts: Facts) -> tuple[Shared, ...]:
 
 
 def _claimed(facts: Facts) -> Iterator[tuple[str, str, int, str]]:
-    """Prefill, host, port, who says so. A null is a claim of every decode's own port."""
+    """Prefill, host, port, source. A null claims every decode's own port."""
     annotations = annotated(facts)
     defaults = {
         port
@@ -281,7 +282,7 @@ def _named(claim: Claims, annotation: int | None) -> Iterator[tuple[str, int | N
 
 
 def fan_out(claims: Sequence[Shared], seen: Sequence[Bootstrap]) -> tuple[Bootstrap, ...]:
-    """What was seen at each place, for every prefill it was claimed for."""
+    """What was seen at each address, once for every prefill the address is claimed for."""
     return tuple(
         replace(one, prefill=prefill, claimed_by=places)
         for claim, one in zip(claims, seen, strict=True)
@@ -291,7 +292,7 @@ def fan_out(claims: Sequence[Shared], seen: Sequence[Bootstrap]) -> tuple[Bootst
 
 @lru_cache(maxsize=2)
 def router_command(facts: Facts) -> str:
-    """The router's command line with every prefill's real port and every decode, each in the role it says it has."""
+    """The router's command line with every prefill's real port and every decode, each in the role it reports."""
     truth = {claim.prefill: claim.truth for claim in port_claims(facts, True).claims}
     prefills: list[tuple[str, int | None]] = []
     decodes: list[str] = []
@@ -314,7 +315,7 @@ def spell(router: ObservedRouter | None, prefills: Iterable[tuple[str, int | Non
     words = list((known or ROUTERS[RELEASED_ROUTER]).words)
     if router is not None:
         host, port = address(router.url)
-        words += ["--host", host] if _literal(host) else []  # they refuse a name
+        words += ["--host", host] if _literal(host) else []  # these routers refuse a host name
         words += ["--port", str(port)]
     for url, bootstrap in prefills:
         words += ["--prefill", url, *((str(bootstrap),) if bootstrap is not None else ())]
@@ -332,13 +333,13 @@ def _literal(host: str) -> bool:
 
 
 def worker_body(url: str, role: str, bootstrap_port: int | None) -> str:
-    """What POST /workers takes."""
+    """The JSON body of POST /workers."""
     port = {} if bootstrap_port is None else {"bootstrap_port": bootstrap_port}
     return json.dumps({"url": url, "worker_type": role, **port}, ensure_ascii=False)
 
 
 def at_run_time(router: ObservedRouter, url: str, role: str, bootstrap_port: int | None) -> str:
-    """DELETE and POST /workers for one worker; "" where the router has no such endpoint."""
+    """The shell commands that DELETE and POST one worker at /workers; "" if the router has no such endpoint."""
     if router.workers is None:
         return ""
     base = plain(router.url)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 KEPT = ("run.json", "plan.json", "topology.yaml")  # of a run's directory
-_WRAPPED = 60  # columns of a line that may have been wrapped
+_WRAPPED = 60  # columns; a shorter line was not wrapped by a terminal
 _CONTINUED = re.compile(r"\\?\r?\n[ \t]*[A-Za-z0-9+/_.~%-]{4,}={0,2}(?=[ \t]*[\"']?[,\])}]?[ \t]*(?:\r?\n|$))")
 _QUOTED = r"(?P<quote>[\"'])(?:(?:(?!(?P=quote))[^\\]|\\[\s\S])*(?P=quote)|[^\n]*)"
 _LISTED = r"\[(?:\s*(?:\"(?:[^\"\\]|\\[\s\S])*(?:\"|$)|'(?:[^'\\]|\\[\s\S])*(?:'|$)),?)+\s*\]?"
@@ -62,9 +62,10 @@ ORDER = (
 
 
 def pack(path: Path, facts: Facts, reports: Mapping[str, str], run: Path | None, known: Iterable[str]) -> Counter[str]:
-    """Write the archive: `reports` (name → text), facts, versions, log lines, and what describes the run in `run`.
+    """Write the archive: `reports` (name → text), facts, versions, log lines, and the files that describe the run.
 
-    `known`: secrets that the caller holds; those of this process's environment are added. Returns what was taken out.
+    `known`: secrets the caller holds; those of this process's environment are added. Return how often each rule
+    removed something.
     """
     kept = [name for name in KEPT if (run / name).is_file()] if run is not None else []
     files = {
@@ -78,13 +79,13 @@ def pack(path: Path, facts: Facts, reports: Mapping[str, str], run: Path | None,
 
 
 def facts_json(facts: Facts) -> str:
-    """Everything that was looked at, as JSON."""
+    """Everything that was observed, as JSON."""
     names = ("endpoints", "engines", "bootstraps", "router", "host", "canaries", "queues")
     return json.dumps(_plain({name: getattr(facts, name) for name in names}), indent=1, ensure_ascii=False)
 
 
 def _plain(value: object) -> object:
-    """Facts as JSON knows them."""
+    """`value` as JSON types."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, (dict, MappingProxyType)):
@@ -94,16 +95,16 @@ def _plain(value: object) -> object:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # Python writes NaN, which is no JSON
+        return str(value)  # Python writes NaN, which is not valid JSON
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
 
 
 def write(path: Path, files: Mapping[str, str], known: Iterable[str] = ()) -> Counter[str]:
-    """Pack `files` (name → text) under one directory; whole or not at all. Returns what was taken out.
+    """Pack `files` (name → text) under one directory, all or none. Return how often each rule removed something.
 
-    `known`: secrets of this process, taken out wherever they stand.
+    `known`: secrets of this process, removed wherever they occur.
 
-    Raises UsageError when `path` cannot be written.
+    Raise UsageError if `path` cannot be written.
     """
     clean, taken = of_files(files, known)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -136,13 +137,13 @@ def _account(taken: Counter[str]) -> str:
 
 
 def redact(text: str) -> tuple[str, Counter[str]]:
-    """`text` without secrets and prompts, and how often each rule took something out."""
+    """`text` without secrets and prompts, and how often each rule removed something."""
     found = search(text)
     return found.text, found.taken
 
 
 def search(text: str, known: re.Pattern[str] | None = None) -> CleanText:
-    """As `redact`; `known`: what is secret wherever it stands."""
+    """Like `redact`; `known` matches what is secret wherever it occurs."""
     spans = [span for detector in DETECTORS for span in detector(text)]
     values = frozenset(text[span.start : span.end] for span in spans if span.rule in (FLAG, FIELD, AUTHORIZATION, URL))
     spans += [SecretSpan(*match.span(), AGAIN) for match in (known.finditer(text) if known else ())]
@@ -176,7 +177,7 @@ def _merge_spans(spans: list[SecretSpan]) -> Iterator[SecretSpan]:
 
 
 def _anywhere(values: Iterable[str]) -> re.Pattern[str] | None:
-    """What finds the values as they are, quoted for a URL, escaped for JSON, or in base64."""
+    """A pattern that finds the values as they are, quoted for a URL, escaped for JSON, or in base64."""
     forms: set[str] = set()
     for value in values:
         plain = base64.b64encode(value.encode("utf-8", "surrogatepass")).decode().rstrip("=")
@@ -185,18 +186,18 @@ def _anywhere(values: Iterable[str]) -> re.Pattern[str] | None:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether this variable holds a secret that can be looked for elsewhere."""
+    """Whether this variable holds a secret that is worth searching for elsewhere."""
     return worth_finding_again(value) and any(secret_name.named_values(f'"{name}": {json.dumps(value)}'))
 
 
 def worth_finding_again(value: str) -> bool:
-    """Long and odd enough that it stands nowhere by chance."""
+    """Whether the value is long and odd enough not to occur anywhere by chance."""
     kinds = (any(map(str.isalpha, value)), any(not letter.isalpha() for letter in value))
     return 8 <= len(value) <= 4096 and all(kinds) and not value.isspace()
 
 
 def _wrapped(text: str, span: SecretSpan) -> SecretSpan | None:
-    """Lines that a terminal made of one long word go together."""
+    """The span extended over the following lines, where a terminal has wrapped one long word."""
     if span.rule in (PROMPT, TOKENS, PRIVATE) or span.end - span.start < 16:
         return None
     end = span.end
@@ -225,7 +226,7 @@ DETECTORS: tuple[Callable[[str], Iterator[SecretSpan]], ...] = (
 
 
 def of_files(files: Mapping[str, str], known: Iterable[str] = ()) -> tuple[dict[str, str], Counter[str]]:
-    """Every file without its secrets, and without those that were found in the others; names of files too."""
+    """Every file without its secrets and those found in the other files; file names are cleaned too."""
     values = {value for value in known if value}
     for name, text in files.items():
         values |= {value for value in _clean(name, text, None).values if worth_finding_again(value)}
@@ -240,7 +241,7 @@ def of_files(files: Mapping[str, str], known: Iterable[str] = ()) -> tuple[dict[
 
 
 def _clean(name: str, text: str, known: re.Pattern[str] | None) -> CleanText:
-    """JSON and YAML by their structure, so that they stay what they are; everything else as text."""
+    """Clean JSON and YAML by their structure, so that they stay valid, and everything else as text."""
     if name.endswith(".json"):
         with contextlib.suppress(ValueError, RecursionError):
             return secret_document.of_json(text, lambda leaf: search(leaf, known))

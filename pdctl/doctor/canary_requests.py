@@ -1,6 +1,7 @@
-"""Which real requests are sent, and what they carry: exactly what the router would put into them.
+"""Which real requests are sent, and what they carry: exactly what the router would send.
 
-A router that holds no port sends null, so the canary does; without a router it is the port the prefill names itself.
+A router that holds no port sends null, and so does the canary; without a router, it sends the port that the prefill
+itself names.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ if TYPE_CHECKING:
     from pdctl.fleet.observations import Canary, HeldRequests, ObservedEngine
 
 WHOLE = 180.0  # seconds for all pairs together
-DRAIN = 10.0  # seconds the queues have to become empty
+DRAIN = 10.0  # seconds within which the queues must become empty
 LEAST, MANY = (
     5.0,
     10.0,
-)  # an extra is waited for as long as this many of the pair's requests, but these seconds at least
+)  # an extra may take this many times as long as the pair's request, but at least these seconds
 BEYOND = 64  # tokens above a limit
-LONGEST = 1_000_000  # tokens of an over-long prompt; a limit above it is not tried
-# What must not be sent to a release with that fault (engines/sglang/faults.py): it ends a thread or a process of the
-# prefill.
+LONGEST = 1_000_000  # tokens; a limit above this is not tested with an over-long prompt
+# Kinds of canary that must not be sent to a release with that fault (engines/sglang/faults.py), because they end a
+# thread or a process of the prefill.
 HARM: dict[str, tuple[str, ...]] = {
     "abort-kills-bootstrap-thread": (CANCEL, N2),
     "samples-end-prefill": (N2,),
 }
-PLAIN_IDS = tuple(range(5, 17))  # for engines without a tokenizer: any known ids will do
+PLAIN_IDS = tuple(range(5, 17))  # for engines without a tokenizer: any valid ids will do
 
 
 def send(request: Request, facts: Facts) -> tuple[tuple[Canary, ...], tuple[HeldRequests, ...]]:
@@ -82,14 +83,14 @@ def kinds(engines: Sequence[ObservedEngine]) -> tuple[str, ...]:
     for engine in engines:
         release = None if server_info.embedded(engine) else server_info.release(engine)
         if release is not None:
-            # The prefill is the one that takes harm, and both sides run the same release.
+            # It is the prefill that is harmed, and both sides run the same release.
             faulty = {hit.fault.id for hit in hits(RunningRelease(release, "prefill", server_info.backend(engine)))}
             harmful.update(kind for fault, some in HARM.items() if fault in faulty for kind in some)
     return tuple(kind for kind in canary_probe.EXTRAS if kind not in harmful)
 
 
 class Counter:
-    """Cells end on several threads."""
+    """Counts finished cells, which end on several threads, and reports progress."""
 
     def __init__(self, request: Request, total: int) -> None:
         self._request, self._total, self._done = request, total, 0
@@ -102,7 +103,7 @@ class Counter:
 
 
 def sides(facts: Facts) -> tuple[list[Side], list[Side]]:
-    """Prefills with the host and port a request to them would carry, and decodes."""
+    """The prefills, with the bootstrap host and port that a request would carry, and the decodes."""
     prefills = [
         Side(claim.prefill, claim.url, bracketed(claim.host), claim.router if claim.routed else claim.truth)
         for claim in port_claims(facts, True).claims
@@ -112,7 +113,7 @@ def sides(facts: Facts) -> tuple[list[Side], list[Side]]:
 
 
 def too_long(engines: Sequence[ObservedEngine]) -> int | None:
-    """Tokens that none of them may take; None where a limit is not known or too far away."""
+    """A number of tokens that no engine may accept; None if a limit is unknown or too large to test."""
     limits = [limit for engine in engines if (limit := server_info.longest(engine)) is not None]
     if len(limits) < len(engines) or not limits or max(limits) > LONGEST:
         return None

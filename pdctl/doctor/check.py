@@ -1,4 +1,4 @@
-"""The words of doctor: the facts that one run looked at, a check that judges them, and the findings it comes to."""
+"""Doctor's vocabulary: the facts one run gathered, the checks that judge them, and the findings they yield."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Depth(str, Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
-    """Every field may be missing. None and () are told apart by `asked`: () of something asked for means there is none.
+    """What one run of doctor observed. Any field may be empty: if `asked` covers it, () means that there are none.
 
     asked: what this run was meant to look at; a check that needs anything else is skipped, not failed.
-    queues, logs: read after the canaries, and from the logs of a run. logged: the instances whose logs were read.
-    ended: processes of the run that are over, as its supervisor recorded it.
-    Equal only to itself: what is read out of a Facts is remembered by its identity.
+    queues: read after the canaries. logs: lines from the logs of a run. logged: the instances whose logs were read.
+    ended: processes of the run that have ended, as its supervisor recorded them.
+    Compared by identity, because results derived from a Facts are cached by it.
     """
 
     topology: Topology | None = None
@@ -68,8 +68,8 @@ class Facts:
     asked: tuple[Needs, ...] = ()
 
 
-SHOWN = 4  # of a list that repeats itself
-# Verbs that follow a name in the catalogue's headlines, and what they are after several.
+SHOWN = 4  # entries named of a long list of like ones
+# Verbs that follow a name in the catalogue's headlines → their plural forms.
 PLURALS = {
     "answers": "answer", "does": "do", "has": "have", "is": "are", "listens": "listen", "logs": "log", "moves": "move",
     "names": "name", "receives": "receive", "runs": "run", "serves": "serve", "spans": "span", "uses": "use",
@@ -81,12 +81,12 @@ class CheckStatus(str, Enum):
     OK = "ok"
     FINDING = "finding"
     SKIPPED = "skipped"  # not asked for, or nothing to look at
-    UNKNOWN = "unknown"  # asked for, and what it needs could not be read
+    UNKNOWN = "unknown"  # asked for, but what it needs could not be read
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`instance` is "" when the deployment as a whole is meant. `fix`: one line to paste. `suppressed`: why, or ""."""
+    """`instance`: "" for the deployment as a whole. `fix`: one line to paste. `suppressed`: the reason, or ""."""
 
     code: str
     slug: str
@@ -109,15 +109,15 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class BootstrapPortRow:
-    """One prefill's bootstrap port as each place has it; None: that place does not say, "null": it says null.
+    """One prefill's bootstrap port according to each source; None if it names none, "null" if it says null.
 
-    odd: the column that disagrees with the others, "" when all that speak agree.
+    odd: the column that disagrees with the others, "" if all that name a port agree.
     """
 
     prefill: str
     flag: str | None  # the topology, or --prefill URL,PORT
     server_info: str | None
-    bootstrap: str | None  # the port something bootstrap-like answered on
+    bootstrap: str | None  # the port on which a bootstrap server answered
     router: str | None
     annotation: str | None  # sglang.ai/bootstrap-port of a manifest
     odd: str = ""
@@ -125,7 +125,7 @@ class BootstrapPortRow:
 
 @dataclass(frozen=True, slots=True)
 class CanaryCell:
-    """One prefill × decode pair of the canary matrix. `ok` None: not tried, `reason` says why; `room` 0: none sent."""
+    """One prefill × decode pair of the canary matrix. `ok` None: not tried, see `reason`; `room` 0: nothing sent."""
 
     prefill: str
     decode: str
@@ -137,9 +137,9 @@ class CanaryCell:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`depth` is static, live or canary. `seconds` is how long the probing and checking took.
+    """`depth`: static, live or canary. `seconds`: how long probing and checking took.
 
-    blind: servers were asked, and no SGLang was reached.
+    blind: servers were probed, but no SGLang was reached.
     """
 
     title: str
@@ -153,7 +153,7 @@ class Report:
 
 
 class FindingKey(NamedTuple):
-    """What makes a finding the same one in the next report: its wording may carry numbers that move."""
+    """What identifies a finding from one report to the next; its wording may contain numbers that change."""
 
     code: str
     instance: str
@@ -161,7 +161,7 @@ class FindingKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """`seconds`: how long it was open."""
+    """A finding that is gone; `seconds`: how long it was open."""
 
     finding: Finding
     seconds: float
@@ -181,7 +181,7 @@ def begin() -> Watched:
 
 
 def advance(before: Watched, report: Report, now: float) -> Watched:
-    """`report` was made at `now` (monotonic seconds). Suppressed findings are not watched."""
+    """The state after `report`, which was made at `now` (monotonic seconds). Suppressed findings are not watched."""
     current = {FindingKey(each.code, each.instance): each for each in report.findings if not each.suppressed}
     resolved = tuple(Resolved(found, now - since) for key, (found, since) in before.open.items() if key not in current)
     return Watched(
@@ -196,14 +196,14 @@ def shorten_lines(lines: list[str], shown: int = SHOWN) -> list[str]:
 
 
 def names(all_: list[str]) -> str:
-    """a, then a and b, then a, b and c, and so on until: a, b, c, d and 12 more"""
+    """The names as a phrase: "a", "a and b", "a, b and c", …, "a, b, c, d and 12 more"."""
     if len(all_) > SHOWN:
         return f"{', '.join(all_[:SHOWN])} and {len(all_) - SHOWN} more"
     return " and ".join(filter(None, (", ".join(all_[:-1]), *all_[-1:])))
 
 
 def agreeing(sentence: str, who: str) -> str:
-    """A sentence about `who` with the verb behind it in the plural where they are several: "a and b have …"."""
+    """`sentence`, with the verb after `who` in the plural if `who` names several: "a and b have …"."""
     if " and " not in who:
         return sentence
     return re.sub(
@@ -213,14 +213,14 @@ def agreeing(sentence: str, who: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """The question does not arise here: `reason` says why, for people."""
+    """The check does not apply here: `reason` tells the user why."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The question arises, and what would answer it could not be read: `reason` names it."""
+    """The check applies, but what it needs could not be read: `reason` names it."""
 
     reason: str
 
@@ -230,9 +230,9 @@ NOT_FOR_EMBEDDED = Skipped("the embedded engine has no such fault")
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`judge` is pure. No findings means it looked and all is well.
+    """A check of one code. `judge` is pure; if it returns no findings, it looked and all is well.
 
-    Several checks may decide one code, each from other facts (a page size from the topology, and from /server_info).
+    Several checks may decide one code, each from different facts (a page size from the topology or /server_info).
     Every module of checks ends with a tuple CHECKS; importing registers nothing.
     """
 
@@ -250,8 +250,10 @@ def finding(
     severity: Severity | None = None,
     **values: object,
 ) -> Finding:
-    """A finding in the catalogue's words. `values` fill the placeholders of headline and fix, beside `instance`,
-    `observed` and `expected`. `severity` None: the catalogue's.
+    """A finding worded by the catalogue.
+
+    `values` fill the placeholders of headline and fix, in addition to `instance`, `observed` and `expected`.
+    `severity` None: the catalogue's.
     """
     said = entry(code)
     filled = {"instance": instance, "observed": observed, "expected": expected, **values}

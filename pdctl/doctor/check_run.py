@@ -1,4 +1,4 @@
-"""All checks, and the report they come to: every code of the catalogue is decided or says why not, causes first."""
+"""All checks and the report they yield: every code is decided or says why not; causes come first."""
 
 from __future__ import annotations
 
@@ -89,15 +89,15 @@ LACKING = {
     Needs.CANARY: "needs real requests: --canary",
     Needs.LOG: "needs logs of a run",
 }
-# They say that doctor could not look, not that something is broken.
+# These say that doctor could not look, not that something is broken.
 UNPROBED = frozenset({"PD901", "PD902", "PD903", "PD904"})
-# So do these, where no SGLang was reached at all and none is known to have been there.
+# So do these, if no SGLang was reached at all and none is known to have been there.
 BLIND = UNPROBED | {"PD205", "PD602", "PD604"}
-DIALLED = frozenset({"PD218", "PD604", "PD901", "PD902"})  # decided without a word of SGLang's own
+DIALLED = frozenset({"PD218", "PD604", "PD901", "PD902"})  # decided without anything read from SGLang
 SGLANG = frozenset({Needs.ENDPOINT, Needs.CANARY})
 EXPLAINED = "explained by "
-SHOWN = 2  # causes named with one consequence
-CROWD = 8  # findings alike that still stand one by one
+SHOWN = 2  # causes named per consequence
+CROWD = 8  # up to this many like findings are listed one by one
 ADDRESS = ("PD201", "PD202", "PD203", "PD204", "PD205", "PD206", "PD208", "PD209", "PD210", "PD212", "PD219")
 UNLIKE = ("PD302", "PD303", "PD304", "PD305", "PD306", "PD308", "PD309", "PD310", "PD311", "PD312", "PD313", "PD315",
           "PD316")  # fmt: skip
@@ -109,7 +109,7 @@ NETWORK = ("PD401", "PD402", "PD403", "PD404", "PD405", "PD407", "PD408")
 
 
 class CodeOutcome(NamedTuple):
-    """What a code's checks come to."""
+    """The combined outcome of a code's checks."""
 
     status: CheckStatus
     reason: str
@@ -124,7 +124,7 @@ def run(
     seconds: float = 0.0,
     checks: Sequence[Check] | None = None,
 ) -> Report:
-    """`seconds`: what the facts took to gather; the checks' own time is added. `checks` None: all there are."""
+    """The report on `facts`. `seconds`: the time spent gathering them; the checks' own is added. `checks` None: all."""
     began = time.monotonic()
     by_code = _by_code(CHECKS if checks is None else checks)
     outcomes = [(entry, _outcome(entry, by_code.get(entry.code, []), facts, selection)) for entry in book.ENTRIES]
@@ -142,13 +142,13 @@ def run(
 
 
 def _found_no_engine(facts: Facts) -> bool:
-    """Whether an SGLang was looked for and none was seen, nor any trace of one."""
+    """Whether engines were probed and neither an SGLang nor any trace of one was seen."""
     seen = any(engine.info for engine in facts.engines) or bool(facts.ended)
     return Needs.ENDPOINT in facts.asked and not seen and not (facts.host is not None and facts.host.stopped)
 
 
 def needed(selection: Selection, depth: Depth, checks: Sequence[Check] | None = None) -> frozenset[Needs]:
-    """What the wanted checks must look at, as far as this depth goes."""
+    """What the selected checks need, as far as this depth allows."""
     allowed = {Needs.TOPOLOGY, Needs.LOG}
     if depth is not Depth.STATIC:
         allowed |= {Needs.ENDPOINT, Needs.ROUTER, Needs.HOST}
@@ -159,7 +159,7 @@ def needed(selection: Selection, depth: Depth, checks: Sequence[Check] | None = 
 
 
 def exit_code(report: Report, fail_on: Severity | None) -> ExitCode:
-    """The same in every output format. Where all that stands against it is that doctor could not look: NOT_PROBED."""
+    """The exit code, the same in every output format; NOT_PROBED if doctor could not look and found nothing else."""
     against = failing(report, fail_on)
     if not against:
         return ExitCode.OK
@@ -168,7 +168,7 @@ def exit_code(report: Report, fail_on: Severity | None) -> ExitCode:
 
 
 def matrix(facts: Facts) -> tuple[CanaryCell, ...]:
-    """Every prefill × decode pair, tried or not; empty when no canary was asked for."""
+    """Every prefill × decode pair, tried or not; () if no canary was asked for."""
     if Needs.CANARY not in facts.asked:
         return ()
     tried = {(one.prefill, one.decode): one for one in facts.canaries if one.kind == PAIR}
@@ -188,7 +188,7 @@ def matrix(facts: Facts) -> tuple[CanaryCell, ...]:
 
 
 def _by_code(checks: Iterable[Check]) -> dict[str, list[Check]]:
-    """Those that look at most first: their words stand for the finding."""
+    """Checks by code; those that look at the most come first, and their wording is used for the finding."""
     found: dict[str, list[Check]] = {}
     for check in checks:
         found.setdefault(check.code, []).append(check)
@@ -222,8 +222,10 @@ def _one(check: Check, facts: Facts) -> CodeOutcome:
 
 
 def _unread(check: Check, facts: Facts) -> str:
-    """Why "no finding" does not mean "all is well": no SGLang told anything. Where some did, the judges know which ones
-    they miss."""
+    """Why "no finding" does not mean "all is well", or "": no SGLang could be read.
+
+    If some could, the checks themselves report which ones they miss.
+    """
     if check.code in DIALLED or SGLANG.isdisjoint(check.needs) or any(engine.info for engine in facts.engines):
         return ""
     silent = [engine.endpoint.name for engine in facts.engines]
@@ -241,7 +243,7 @@ def _together(outcomes: Sequence[CodeOutcome]) -> CodeOutcome:
 
 
 def _merge_findings(found: Sequence[Sequence[Finding]]) -> tuple[Finding, ...]:
-    """What a second check says about an instance the first one named is evidence, not another finding."""
+    """Merge a code's findings: one from a later check about an instance already named becomes evidence."""
     kept = list(found[0])
     for more in found[1:]:
         named = {one.instance or one.headline: place for place, one in reversed(list(enumerate(kept)))}
@@ -264,10 +266,10 @@ def _title(facts: Facts) -> str:
 
 
 class CauseReach(str, Enum):
-    """Whom a cause must concern to explain a consequence."""
+    """Which instance a cause must concern to explain a consequence."""
 
     SAME = "same"  # the same instance
-    PAIR = "pair"  # an end of a pair of the consequence's instance that failed
+    PAIR = "pair"  # the other side of a failed pair of the consequence's instance
     ANY = "any"
 
 
@@ -318,7 +320,7 @@ ROWS_OF = {row.effect: [other for other in ROWS if other.effect == row.effect] f
 
 
 def fold(findings: Iterable[Finding], facts: Facts) -> tuple[Finding, ...]:
-    """Causes first, the severest on top, in the catalogue's order; then what they explain."""
+    """Causes first, by severity and then by code; then the findings they explain."""
     ordered = sorted(_crowds(list(findings)), key=lambda one: (ORDER.index(one.severity), one.code))
     web = Explanations(ordered, _peers(facts))
     causes = [web.causes(one) for one in ordered]
@@ -329,7 +331,7 @@ def fold(findings: Iterable[Finding], facts: Facts) -> tuple[Finding, ...]:
 
 
 def _crowds(findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Many instances with one fault and one fix are one finding about the deployment, which names them all."""
+    """Merge many instances with the same fault and fix into one finding about the deployment that names them all."""
     groups: dict[tuple[str, str, str], list[Finding]] = {}
     for one in findings:
         groups.setdefault((one.code, one.fix, one.suppressed), []).append(one)
@@ -345,7 +347,7 @@ def _crowds(findings: Sequence[Finding]) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class RootCauses:
-    """The causes at the ends of the chains that lead to a finding: at its own instance, and elsewhere. By identity."""
+    """The first causes of the chains that lead to a finding, at its own instance and elsewhere, keyed by id()."""
 
     own: Mapping[int, Finding]
     shared: Mapping[int, Finding]
@@ -359,8 +361,8 @@ class RootCauses:
 
 
 class Explanations:
-    """Which findings explain which. Causes that all findings of a code have in common are sought once for all of them:
-    where thousands of instances are down, each pair of a cause and an effect would be millions.
+    """Which findings explain which. Causes shared by all findings of a code are looked up once for all of them: if
+    thousands of instances are down, there would be millions of pairs of cause and effect.
     """
 
     def __init__(self, findings: Iterable[Finding], peers: Mapping[str, frozenset[str]]) -> None:
@@ -379,7 +381,7 @@ class Explanations:
         return RootCauses(self._roots(self._at((effect.instance,), near)), self._elsewhere(effect, rows))
 
     def _elsewhere(self, effect: Finding, rows: Sequence[ExplanationRow]) -> Mapping[int, Finding]:
-        """At the other ends of its instance's pairs, of the whole deployment, or anywhere."""
+        """Causes at the other sides of its instance's pairs, at the deployment as a whole, or anywhere."""
         pairs = [row for row in rows if row.reach is CauseReach.PAIR]
         peers = self._peers.get(effect.instance, NOBODY) if pairs else NOBODY
         key = (effect.code, peers)
@@ -393,13 +395,13 @@ class Explanations:
         return self._shared[key]
 
     def _at(self, instances: Iterable[str], rows: Sequence[ExplanationRow]) -> Iterator[Finding]:
-        """What concerns one of `instances`: a finding about "prefill" is about every prefill-N."""
+        """The findings that concern one of `instances`; one about "prefill" concerns every prefill-N."""
         for place in dict.fromkeys(place for name in instances for place in _name_and_groups(name)):
             for code in (code for row in rows for code in row.causes):
                 yield from self._by_place.get((code, place), ())
 
     def _roots(self, causes: Iterable[Finding]) -> Mapping[int, Finding]:
-        """Those of `causes` that nothing explains, then what explains the others. ROWS hold no circle."""
+        """Those of `causes` that nothing explains, then what explains the others. ROWS has no cycles."""
         roots: dict[int, Finding] = {}
         behind: dict[int, Mapping[int, Finding]] = {}
         for one in causes:
@@ -413,14 +415,14 @@ class Explanations:
 
 
 def _name_and_groups(instance: str) -> Iterator[str]:
-    """prefill-0: prefill-0 and prefill."""
+    """The instance and its groups: for prefill-0, "prefill-0" and "prefill"."""
     while instance:
         yield instance
         instance = instance.rpartition("-")[0]
 
 
 def _peers(facts: Facts) -> dict[str, frozenset[str]]:
-    """Instance → the other ends of pairs that failed. Without canaries: everybody of the other role."""
+    """Instance → the other sides of its failed pairs; without canaries, every instance of the other role."""
     found: dict[str, set[str]] = {}
     for one in facts.canaries:
         if one.kind == PAIR and one.ok is not True:

@@ -1,4 +1,4 @@
-"""Ask the fleet's probes, and the logs of a run, for the facts that the wanted checks need, within one deadline."""
+"""Gather the facts that the selected checks need, from probes and the logs of a run, within one deadline."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 EVERYTHING = frozenset(Needs)
 LIVE = frozenset({Needs.ENDPOINT, Needs.ROUTER, Needs.HOST, Needs.CANARY})
-SHARE = 0.6  # of what is left, for router and engines; the bootstrap servers get the rest
-LEAST = 1.0  # seconds left for the bootstrap servers in any case
-ROUNDS = 3  # a bootstrap server is asked, then its ranks, then those are dialled: one that is stuck must not use it all
+SHARE = 0.6  # of the time left, for router and engines; the bootstrap servers get the rest
+LEAST = 1.0  # seconds that the bootstrap servers get in any case
+ROUNDS = 3  # ask a bootstrap server, ask for its ranks, dial them: one that hangs must not use up the time
 LONGEST = 3.0  # seconds for one answer of a bootstrap server
 COUNTED = frozenset({Sign.REQUEST_ANSWERED, Sign.READY})
-CUT = 300  # characters of a line that are kept
-CANARY = "pdctl-canary-"  # begins the request ids of fleet/canary_probe.py
+CUT = 300  # characters kept of a line
+CANARY = "pdctl-canary-"  # prefix of the request ids of fleet/canary_probe.py
 
 
 def gather(request: Request, needs: frozenset[Needs] = EVERYTHING) -> Facts:
-    """`needs`: of the checks that will run (check_run.needed). A server that is down raises nothing: that is a fact."""
+    """The facts of `request`. `needs`: see check_run.needed. A server that is down is a fact and raises nothing."""
     facts = Facts(
         topology=request.topology,
         plan=request.plan,
@@ -99,7 +99,7 @@ def _result_of(future: Future[T] | None) -> T | None:
 
 
 def _router(request: Request, url: str, seconds: float) -> ObservedRouter:
-    from pdctl.fleet.router_probe import probe_router  # late: a static run asks nobody
+    from pdctl.fleet.router_probe import probe_router  # late: a static run probes nothing
 
     plan = request.plan
     ours = plan is not None and url == asking.planned_router(plan)
@@ -145,7 +145,7 @@ def _host(request: Request, facts: Facts, engines: tuple[ObservedEngine, ...]) -
 
 
 def _loopback(url: str) -> bool:
-    """Only there a port of that number on this host is sure to be the one that was asked."""
+    """Whether `url` is on loopback: only then is a port of this host known to be the one that was probed."""
     return machine(address(url)[0]) == "127.0.0.1"
 
 
@@ -162,9 +162,9 @@ def read_logs(
     progress: Callable[[Progress], None],
     since: float | None = None,
 ) -> tuple[tuple[SignatureLine, ...], tuple[str, ...]]:
-    """The lines since then that name a cause, and the instances whose logs were read.
+    """The lines since `since` (epoch seconds) that name a cause, and the instances whose logs were read.
 
-    Raises UsageError for a path that cannot be read.
+    Raise UsageError if a path cannot be read.
     """
     from pdctl.logs.library import Library  # late: it compiles every dialect
     from pdctl.logs.source import open_logs
@@ -174,7 +174,7 @@ def read_logs(
     events = Library(tuple(logs.values()), since=since).said(
         lambda row: bool(row.cause) or Sign.ORDERED_TO_END in row.proves
     )
-    # A line without a time, of a traceback say, may be as old as any.
+    # A line without a time, such as one of a traceback, may be of any age.
     found = count_signatures(event for event in events if since is None or event.t is not None)
     progress(Progress("logs", len(logs), len(logs)))
     return tuple(
@@ -186,11 +186,11 @@ def read_logs(
 
 
 def _answered(library: Library, enough: int) -> int:
-    """Requests for tokens that were answered with 200 since the instance last became ready; no more than `enough`."""
+    """The number of requests answered with 200 since the instance last became ready, counted up to `enough`."""
     count = 0
     for event in library.said(lambda row: not COUNTED.isdisjoint(row.proves)):
         if event.proves(Sign.READY):
-            count = 0  # those before were its own
+            count = 0  # the requests before were its own
         elif event.values.get("status") == "200":
             count += 1
         if count >= enough:
@@ -199,10 +199,10 @@ def _answered(library: Library, enough: int) -> int:
 
 
 def count_signatures(events: Iterable[Event]) -> tuple[SignatureLine, ...]:
-    """One line per instance and code: the first, with how many there were.
+    """One line per instance and code: the first, with the number of such lines.
 
-    Echoes name effects and are left out; so are what doctor's own canaries left behind, and children that ended of the
-    order to their parent.
+    Left out are echoes, which name effects, lines caused by doctor's own canaries, and children that ended because
+    their parent was ordered to stop.
     """
     from pdctl.logs.starts_and_ends import is_ordered_end  # late: a static run reads no log
 

@@ -1,4 +1,4 @@
-"""Reachability from another host: what to dial there, and what it means when a dial fails."""
+"""Reachability from another host: what to dial from there, and what a failed dial means."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Stake(NamedTuple):
-    """What stands behind one host:port, and the code for not reaching it."""
+    """What listens at one host:port, and the code for not reaching it."""
 
     code: str
     instance: str
@@ -32,7 +32,7 @@ FEW = 3  # addresses named in one reason
 
 
 def command(facts: Facts) -> str:
-    """What dials every address from another host: one command line. NotProbedError where no address is known."""
+    """A command line that dials every address from another host. Raise NotProbedError if no address is known."""
     return from_host.command(_targets(facts))
 
 
@@ -50,7 +50,7 @@ def stakes(facts: Facts) -> Mapping[tuple[str, int], Stake]:
 
 
 def _stakes(facts: Facts) -> Iterator[tuple[tuple[str, int], Stake]]:
-    """Each address to dial, with what stands behind it; of several for one address the first counts."""
+    """Each address to dial, with what listens there; of several for one address the first counts."""
     for server in facts.bootstraps:
         if "decode-default" not in server.claimed_by or server.style:
             yield (server.host, server.port), Stake("PD205", server.prefill, "bootstrap server")
@@ -63,9 +63,9 @@ def _stakes(facts: Facts) -> Iterator[tuple[tuple[str, int], Stake]]:
 
 
 def judged(report: Report, facts: Facts, seen: Elsewhere, selection: Selection = EVERYTHING) -> Report:
-    """`report` with what the other host could not reach, as far as `selection` asks for it.
+    """`report` plus findings for what the other host could not reach, as far as `selection` wants them.
 
-    NotProbedError where no address is known.
+    Raise NotProbedError if no address is known.
     """
     known = _targets(facts)
     here = facts.host.name if facts.host is not None else ""
@@ -85,7 +85,7 @@ def judged(report: Report, facts: Facts, seen: Elsewhere, selection: Selection =
 
 
 def _undialled(known: Mapping[tuple[str, int], Stake], seen: Elsewhere) -> Mapping[str, list[str]]:
-    """By code, the addresses the output says nothing about: it was cut, or ranks have other ports since."""
+    """By code, the addresses missing from the output: it was cut, or ranks have changed their ports since."""
     dialled = {(reach.host, reach.port) for reach in seen.reaches}
     found: dict[str, list[str]] = {}
     for (host, port), stake in known.items():
@@ -95,7 +95,7 @@ def _undialled(known: Mapping[tuple[str, int], Stake], seen: Elsewhere) -> Mappi
 
 
 def _doubted(checked: Checked, silent: Mapping[str, list[str]], host: str) -> Checked:
-    """What was not dialled there decides nothing about there."""
+    """`checked`, or UNKNOWN if it is OK but some of its addresses were not dialled from the other host."""
     missing = silent.get(checked.code)
     if not missing or checked.status is not CheckStatus.OK:
         return checked
@@ -113,13 +113,13 @@ def _finding(stake: Stake, reach: Reach, host: str, here: str) -> Finding:
         expected=f"{host} connects to {where}",
         evidence=(f"dialled on {host}: {where}: {reach.reason} after {reach.seconds:.1f} s",),
     )
-    # The catalogue's words are for who looks from here.
+    # The catalogue's wording is for a probe from this host.
     headline = f"{host} does not reach the {stake.what} of {stake.instance}: {reach.reason}"
     return replace(found, headline=headline, fix=_fix(stake, reach, host, here))
 
 
 def _fix(stake: Stake, reach: Reach, host: str, here: str) -> str:
-    """What is missing is a listener, the way to it, or an address that means the same everywhere."""
+    """How to provide what is missing: an address valid on every host, a listener, or a route to it."""
     if reach.host in LOOPBACK and host != here:
         return f"give {stake.instance} by an address that {host} can reach"
     if "refused" in reach.reason:

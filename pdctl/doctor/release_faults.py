@@ -1,4 +1,4 @@
-"""Releases with known faults (PD317), those that no table has (PD323), and n > 1 (PD319): as written, as running."""
+"""Releases with known faults (PD317), releases in no table (PD323), and n > 1 (PD319), as written and as running."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NUMBERS = re.compile(r"(?<!\d)\d{1,6}\.\d{1,6}\.\d{1,6}(?:\.post\d{1,6})?")
 
 
 def fault_findings(name: str, release: RunningRelease, evidence: list[str]) -> Iterator[Finding]:
-    """PD317: the faults as findings about `name`."""
+    """PD317: the release's known faults as findings about `name`."""
     called = release.program
     for fault, doubt in hits(release):
         observed = f"{called} {spell(release.version)}" + (f" ({doubt})" if doubt else "")
@@ -66,13 +66,13 @@ def _of_side(side: Server) -> RunningRelease:
 
 
 def numbers(text: str) -> Version | None:
-    """The numbers of a version or an image's tag, that of a post release too; None when there are none."""
+    """The version in a version string or an image's tag, including a post release; None if there is none."""
     found = NUMBERS.search(text)
     return parse(found[0]) if found is not None else None
 
 
 def _routers(servers: Servers) -> Iterator[Finding]:
-    """An image that runs nothing but a router is tagged with the router's version."""
+    """Faults of routers, by their images: one that runs only a router is tagged with the router's version."""
     for router in servers.routers:
         image = router.container.image if router.container is not None else ""
         version = numbers(image.rpartition(":")[2]) if router.kind == RELEASED_ROUTER else None
@@ -92,7 +92,7 @@ def _evidence(servers: Servers, side: Server) -> str:
 
 
 def written_not_read(servers: Servers) -> Verdict:
-    """Releases that no table has: what pdctl says about them is said of a neighbour."""
+    """PD323: releases in no table; what pdctl says about them is that of the nearest release it knows."""
     sides = [side for side in servers.sides if side.release and numbers(side.release) is not None]
     if not sides:
         return Unknown("nobody says which release runs")
@@ -105,7 +105,7 @@ def written_not_read(servers: Servers) -> Verdict:
 
 
 def sampling(servers: Servers) -> Verdict:
-    """Nothing in a file says that clients will send n > 1: a thing to know, not a fault of this deployment."""
+    """PD319: no file says whether clients will send n > 1, so this informs and is not a fault of the deployment."""
     engine = next((side for side in servers.sides if side.engine == RELEASED), None)
     if engine is None:
         return Skipped("no SGLang engine behind a router")
@@ -120,7 +120,7 @@ WRITTEN = (
 
 
 def running_faults(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """Instances of one role, release and backend are one finding per fault."""
+    """PD317: one finding per fault for all instances of one role, release and backend."""
     groups: dict[RunningRelease, list[ObservedEngine]] = {}
     dark: list[str] = []
     for engine in facts.engines:
@@ -165,7 +165,7 @@ def _findings_of_release(release: RunningRelease, engines: list[ObservedEngine])
 
 
 def running_not_read(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD323: releases that no table has; each once, with the instances that run it."""
+    """PD323: releases in no table, each once, with the instances that run it."""
     if not facts.engines:
         return Skipped("no SGLang engine was given")
     engines = [engine for engine in facts.engines if not server_info.embedded(engine)]

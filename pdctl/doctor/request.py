@@ -1,4 +1,4 @@
-"""What doctor is asked to look at: topology files, manifests, a run, a router, single servers, their addresses."""
+"""What doctor is asked to look at: topology files, manifests, a run, a router, or single servers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Progress(NamedTuple):
-    """`what` is being looked at, for people; `done` of `total` are there."""
+    """`what` is being looked at, in words for the user; `done` of `total` are finished."""
 
     what: str
     done: int
@@ -47,15 +47,15 @@ def _no_pids() -> Mapping[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Times in seconds: `deadline` for everything but canaries, `canary_deadline` for one canary request.
+    """What to look at and how. Times in seconds: `deadline` for all but canaries, `canary_deadline` for one canary.
 
-    endpoints: () with a router given: its workers are looked at, under the names prefill-0, decode-0, … in the order of
-    their addresses. router_metrics: where its Prometheus text is, when neither on its own port nor on 29000.
-    key: bearer token for servers that ask for one. model: the name canaries ask for ("": the engine's own).
-    logs: files, directories or globs; names: path → instance, for a run; since: epoch seconds, what is older in them is
-    another run's. environ: of this host, for the host checks. own: pid → instance of the run's processes on this host.
-    ended: those that are over, as recorded. folders: where the run writes, each with why that fails, if it does.
-    extras: also an over-length prompt, a cancelled stream, n = 2 and a burst, after the pairs.
+    endpoints: if () and a router is given, its workers are used, named prefill-0, decode-0, … in the order of their
+    addresses. router_metrics: the URL of its Prometheus text, if on neither its own port nor 29000.
+    key: bearer token for servers that require one. model: the name canaries request ("": the engine's own).
+    logs: files, directories or globs. names: path → instance, for a run. since: epoch seconds; older lines belong to
+    another run. environ: this host's, for the host checks. own: pid → instance of the run's processes on this host.
+    ended: those that have ended, as recorded. folders: where the run writes, each with why writing fails, or "".
+    extras: after the pairs, also send an over-length prompt, a cancelled stream, n = 2 and a burst.
     """
 
     depth: Depth = Depth.LIVE
@@ -98,8 +98,8 @@ class Words(NamedTuple):
 class Subject(NamedTuple):
     """`title` heads the report; `suppressions` are the topology's own.
 
-    run: the name of the run it is, "" for anything else. over: nobody of that run is left to ask; how it ended is
-    recorded, and the rest is judged by what is written.
+    run: the run's name, "" for anything else. over: the run has ended, so nothing is left to probe; its end is
+    recorded, and the rest is judged by its files.
     """
 
     request: Request
@@ -110,9 +110,9 @@ class Subject(NamedTuple):
 
 
 def subject(words: Words, environ: Mapping[str, str], of_run: Callable[[str | None, bool], Subject]) -> Subject:
-    """`of_run`: the run of that name (None: the only one), asked for what is written alone, or for all.
+    """The subject the command line names. `of_run(name, static)`: the run of that name (None: the only one).
 
-    UsageError for words that contradict each other, NotFoundError when there is nothing to look at.
+    Raise UsageError if the arguments contradict each other, NotFoundError if there is nothing to look at.
     """
     topologies, kept = _sorted(words.files)
     endpoints = given_endpoints(words.prefills, words.decodes)
@@ -137,7 +137,7 @@ def subject(words: Words, environ: Mapping[str, str], of_run: Callable[[str | No
 
 
 def of_plan(topology: Topology, plan: Plan) -> Subject:
-    """A topology and where its instances are."""
+    """The subject of a topology and the addresses in its plan."""
     router = planned_router(plan)
     request = Request(topology=topology, plan=plan, router=router, model=topology.model.served_name)
     return Subject(request, topology.name, selection.accepted(topology))
@@ -152,7 +152,7 @@ def _of_files(files: Sequence[str], sets: Sequence[str]) -> Subject:
 
 
 def _sorted(files: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Topologies, and what is read as manifest or script. A name that is no file is a shipped topology's."""
+    """Topologies, and files read as manifest or script. A name that is not a file is a shipped topology's."""
     topologies: list[str] = []
     others: list[str] = []
     for each in files:
@@ -180,7 +180,7 @@ def _check(words: Words, topologies: Sequence[str], others: Sequence[str], serve
 
 
 def planned(plan: Plan) -> tuple[Endpoint, ...]:
-    """The instances a plan would start, where it would start them."""
+    """The endpoints of the instances that a plan would start."""
     return tuple(
         Endpoint(
             name=one.name,
@@ -194,7 +194,7 @@ def planned(plan: Plan) -> tuple[Endpoint, ...]:
 
 
 def planned_router(plan: Plan) -> str:
-    """Its URL, "" where the plan has none."""
+    """The URL of the plan's router, "" if it has none."""
     router = plan.router
     if router is None:
         return ""
@@ -202,13 +202,13 @@ def planned_router(plan: Plan) -> str:
 
 
 def planned_metrics(plan: Plan) -> str:
-    """Where the plan's router publishes metrics, "" where it does so on its own port."""
+    """The URL of the metrics of the plan's router, "" if they are on its own port."""
     router = plan.router
     return "" if router is None or router.metrics is None else join(router.address, router.metrics)
 
 
 def listed_endpoints(router: ObservedRouter) -> tuple[Endpoint, ...]:
-    """The router's own workers, named by role and counted in the order of their addresses: the same each time."""
+    """The router's workers, named by role and numbered in the order of their addresses, so that names are stable."""
     found: list[Endpoint] = []
     for role in ("prefill", "decode"):
         urls = sorted({plain(one.url) for one in workers(router) if one.role == role}, key=address)
@@ -217,7 +217,7 @@ def listed_endpoints(router: ObservedRouter) -> tuple[Endpoint, ...]:
 
 
 def given_endpoints(prefills: tuple[str, ...], decodes: tuple[str, ...]) -> tuple[Endpoint, ...]:
-    """From `--prefill URL[,PORT]` and `--decode URL`; UsageError names what cannot be read."""
+    """The endpoints of `--prefill URL[,PORT]` and `--decode URL`. Raise UsageError naming a value that is not valid."""
     found = [_prefill(f"prefill-{number}", text) for number, text in enumerate(prefills)]
     found += [Endpoint(f"decode-{number}", "decode", url(text)) for number, text in enumerate(decodes)]
     return tuple(found)
@@ -234,7 +234,7 @@ def _prefill(name: str, text: str) -> Endpoint:
 
 
 def url(text: str) -> str:
-    """With http:// added where it is left out; UsageError for what cannot be an address."""
+    """`text` with http:// added if it has no scheme. Raise UsageError if it cannot be an address."""
     text = text.strip()
     whole = text if "://" in text else f"http://{text}"
     try:

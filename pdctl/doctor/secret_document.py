@@ -62,19 +62,19 @@ _SECRET_DATA = re.compile(r"(?m)^(?P<indent>[ \t]*)(?:data|stringData):[ \t]*\n"
 _SECRET_LINE = re.compile(r"[ \t]*[^\s:#]{1,253}:[ \t]*(?P<value>[^\n]*)")
 _SECRET_JSON = re.compile(r"\"kind\"\s{0,8}:\s{0,8}\"Secret\"")
 _DATA_JSON = re.compile(r"\"(?:data|stringData)\"\s{0,8}:\s{0,8}\{(?P<value>[^{}]*)\}")
-FEW = 3  # lines NAME=value in a row that make an environment
+FEW = 3  # consecutive lines NAME=value that count as an environment
 
 
 def of_json(text: str, search: Search) -> CleanText:
-    """Raise ValueError or RecursionError if `text` is not JSON."""
+    """The JSON text `text` without secrets. Raise ValueError or RecursionError if it is not JSON."""
     leaves = _Leaves(search)
     clean = leaves.clean(json.loads(text), "")
     return CleanText(json.dumps(clean, indent=1, ensure_ascii=False), leaves.taken, frozenset(leaves.values))
 
 
 def of_yaml(text: str, search: Search) -> CleanText | None:
-    """None where `text` is not YAML of plain values."""
-    import yaml  # late: a bundle without a run has none
+    """The YAML text `text` without secrets; None if it is not YAML of plain values."""
+    import yaml  # late: a bundle without a run has no YAML
 
     leaves = _Leaves(search)
     try:
@@ -92,7 +92,7 @@ class _Leaves:
         self.values: set[str] = set()
 
     def clean(self, value: object, name: str) -> object:
-        """`name`: the key, flag or variable that `value` belongs to."""
+        """`value` without secrets. `name`: the key, flag or variable it belongs to."""
         if isinstance(value, dict):
             return self._mapping(value)
         if isinstance(value, (list, tuple)):
@@ -172,7 +172,7 @@ class _Leaves:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Whether `name`, as a key or a flag, says that `value` is secret."""
+    """Whether `name`, as a key or a flag, marks `value` as secret."""
     return any(secret_name.named_values(f"{json.dumps(name[-200:].lstrip('-'))}: {json.dumps(value)}"))
 
 
@@ -228,7 +228,7 @@ def _variable(text: str, name: str, start: int, end: int) -> Iterator[SecretSpan
 
 
 def _secret_objects(text: str) -> Iterator[SecretSpan]:
-    """The data of Kubernetes Secrets, whatever their keys are called."""
+    """The data of Kubernetes Secrets, whatever the names of their keys."""
     if _SECRET_KIND.search(text):
         at = 0
         for one in text.split("\n---"):

@@ -1,4 +1,4 @@
-"""Secrets told by their place in HTTP (headers, URLs, queries) or by their look alone."""
+"""Secrets recognised by their position in HTTP (headers, URLs, queries) or by their appearance alone."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _PGPASS = re.compile(r"(?m)^[^:\s#\[]{1,128}:(?:\d{2,5}|\*):[^:\s]{1,64}:[^:\s]{
 
 
 def headers(text: str) -> Iterator[SecretSpan]:
-    done = 0  # a name within another's value says nothing
+    done = 0  # a name inside another's value does not count
     for match in _HEADER.finditer(text):
         if match.start() < done:
             continue
@@ -133,11 +133,11 @@ def private_keys(text: str) -> Iterator[SecretSpan]:
 
 _RUN = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{12,}={0,2}(?![A-Za-z0-9+/=_-])")
 _PERCENT = re.compile(r"%(?:3[aAdD]|40|2[fF6]|22)")
-_PARTS = frozenset(" \t\r\n\"'<>&?=;,/")  # around one component of a URL
+_PARTS = frozenset(" \t\r\n\"'<>&?=;,/")  # delimiters of one component of a URL
 
 
 def _random_parts(run: str) -> Iterator[tuple[int, int]]:
-    """What of it is random. A path is judged name by name, unless it is as long as an AWS key, which has slashes."""
+    """The random parts of `run`. A path is judged name by name, unless it has the length of a key that has slashes."""
     body = run.rstrip("=")
     if "/" not in body or "+" in body or len(body) in (40, 43, 86) or body != run:
         if is_random(body):
@@ -182,7 +182,7 @@ def _plain(text: str) -> Iterator[SecretSpan]:
 
 
 def _is_base64_text(run: str) -> bool:
-    """Whether it decodes to printable ASCII: of twelve random bytes one in 10⁵ does."""
+    """Whether it decodes to printable ASCII, as only one in 10⁵ runs of twelve random bytes does."""
     body = run.rstrip("=")
     if (len(body) < 16 and body == run) or len(body) % 4 == 1:
         return False

@@ -1,6 +1,6 @@
-"""Values behind a name that announces a secret, in the forms of shells, Python, JSON, YAML, TOML, XML and prose.
+"""Values after a name that announces a secret, in the syntax of shells, Python, JSON, YAML, TOML, XML and prose.
 
-Also what every look for secrets knows: the shapes of issuers' tokens, names, quotes, and the place a secret leaves.
+Also what all detectors of secrets share: the shapes of issuers' tokens, names, quotes, and what replaces a secret.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _ISSUED = (
     r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{2,}(?:\.[A-Za-z0-9_-]*){0,3}",  # JSON web tokens
 )
 ISSUED = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_ISSUED)})")
-# Request ids are what a room is found by: SGLang's own, OpenAI's forms, and whatever stands behind their names.
+# Request ids are kept, because rooms are found by them: SGLang's own, OpenAI's forms, and the values of their names.
 REQUEST = re.compile(r"(?:chatcmpl|cmpl|resp|msg|req|call|run|thread|HEALTH_CHECK|bootstrap)[_-]")
 REQUEST_NAME = re.compile(
     r"(?i)(?:rid|request[_-]?id|trace[_-]?id|correlation[_-]?id|span[_-]?id)\W{1,16}(?:\[\d+m\W{0,4}){0,3}$"
@@ -67,7 +67,7 @@ WEBHOOK = re.compile(
     r"(?i)\bhooks?\.slack\.com/(?:services|workflows)/(?P<value>[^\s\"'<>]+)|\bdiscord(?:app)?\.com/api/webhooks/(?P<other>[^\s\"'<>]+)"
 )
 
-# Names whose value is secret whatever it looks like, and names that also have harmless values: `token=1024`.
+# Names whose value is always secret, and names that also have harmless values: `token=1024`.
 STRONG = (
     r"api[_ -]?keys?|(?:access|account|shared|private|signing|encryption|master|licen[cs]e|storage|subscription)"
     r"[_-]?keys?|client[_-]key|ssh[_-]key|secret|passw(?:or)?d|passphrase|passcode|credential|connection[_-]?string|"
@@ -76,7 +76,7 @@ STRONG = (
 )
 WEAK = r"token|authorization|auth|cookie|pwd|pass|jwt|dsn|signature|sig|bearer|pat|otp|salt|pin|key"
 WEAK_TAIL = re.compile(r"(?i)(?:[_-]?(?:value|data|b64|base64|header|string|hash|\d{1,3}))?(?![A-Za-z0-9_-])")
-# `api_key_file=/etc/key` names a place, `secretName: hf` an object, `token_usage` is a figure.
+# `api_key_file=/etc/key` names a file, `secretName: hf` an object, and `token_usage` is a number.
 PLACE = re.compile(
     r"(?i)(?:file|path|names?|env|dir|mount|ref|types?|ttl|expir\w*|len|length|required|enabled?|set|version|count|"
     r"usage|ids|plugin|provider|manager|store)$"
@@ -92,7 +92,7 @@ QUERIED = (
     r"awsaccesskeyid|sessionid|session|jwt|assertion|credential"
 )
 
-# Variables whose values a bundle keeps: what decides how SGLang, its transports and the collectives behave.
+# Variables whose values a bundle keeps: they determine how SGLang, its transports and the collectives behave.
 KEPT_FAMILIES = (
     *FAMILIES, "NIXL_", "MOONCAKE_", "CUDA_", "NVIDIA_", "HIP_", "ROCR_", "ROCM_", "NVSHMEM_", "OMP_", "MKL_", "ATEN_",
     "ONEDNN_", "TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "TRITON_", "FLASHINFER_", "VLLM_", "SGL_", "MORI_", "FI_",
@@ -115,7 +115,7 @@ FORM, PRIVATE, HASH, ENCODED = "known key form", "private key", "password hash",
 RANDOM, VARIABLE, AGAIN = "random string", "environment variable", "a secret found elsewhere"
 PROMPT, TOKENS = "prompt or answer", "token ids"
 LONGEST = 1 << 16  # characters of one secret
-DEEPEST = 8  # brackets within brackets behind a name
+DEEPEST = 8  # nested brackets after a name
 
 ESCAPED = r"\\{0,8}"
 QUOTE = re.compile(rf"(?:\w{{1,24}}\()?[bBrRfFuU]{{0,2}}(?P<quote>{ESCAPED}(?:\"\"\"|'''|[\"'`]))")
@@ -141,14 +141,14 @@ _SPOKEN = re.compile(r"(?:[ \t](?:is|was|of|=|:))?[ \t]{1,4}(?=[\"'`]?[^\s\"'`]{
 _WORD = re.compile(r"(?:\\[^nrt\"'\s]|[^\s\\\"'`,;)}\]<>&]){1,8192}")
 _SHELL_WORD = re.compile(r"(?:\\[^nrt\"'\s]|[^\s\\\"'`;|&<>]){1,8192}")
 _LINE = re.compile(r"[^\r\n\0]{1,8192}?(?=[ \t]{1,8}#|[ \t]{0,8}\\[rn]|[ \t\r]{0,8}(?:[\n\0]|$))")
-# Behind these a name and its value stand apart by a space: Dockerfile, csh, .netrc, redis.conf.
+# After these, a space separates a name from its value: Dockerfile, csh, .netrc, redis.conf.
 _SPACED = re.compile(
     r"(?:(?:^|\n)[ \t]*(?:ENV|ARG|setenv)[ \t]+|\b(?:machine|login)[ \t]+\S{1,128}\s{1,8}|(?:^|\n)[ \t]*)$"
 )
 
 
 class SecretSpan(NamedTuple):
-    """text[start:end] goes, `instead` stands there afterwards; `rule` names why."""
+    """text[start:end] is replaced with `instead`; `rule` names the reason."""
 
     start: int
     end: int
@@ -157,7 +157,7 @@ class SecretSpan(NamedTuple):
 
 
 class CleanText(NamedTuple):
-    """What was taken out: how often by rule, and the values that a name gave away."""
+    """A cleaned text. `taken`: removals per rule; `values`: the secrets that a name gave away."""
 
     text: str
     taken: Counter[str]
@@ -165,7 +165,7 @@ class CleanText(NamedTuple):
 
 
 def closing(text: str, begin: int, quote: str) -> int | None:
-    """Where the quoted text that begins at `begin` ends; an escaped quote does not end it."""
+    """Where the quoted text that begins at `begin` ends, escaped quotes skipped; None if it does not."""
     at, limit = begin, min(len(text), begin + LONGEST)
     escapes = len(quote) - len(quote.lstrip("\\"))
     mark = quote.lstrip("\\")
@@ -192,7 +192,7 @@ def unless_harmless(text: str, start: int, end: int, rule: str, strong: bool, qu
 
 
 def listed(text: str, at: int, rule: str) -> Iterator[SecretSpan]:
-    """Every quoted text of a list or mapping behind a name, up to its closing bracket; none of a nested one's names."""
+    """Every quoted text in the list or mapping after a name, up to its closing bracket, but no keys of a nested one."""
     depth, limit = 0, min(len(text), at + LONGEST)
     quoted = re.compile(r"[\"']|[\[\](){}]")
     while at < limit and (found := quoted.search(text, at, limit)) is not None:
@@ -217,7 +217,7 @@ def listed(text: str, at: int, rule: str) -> Iterator[SecretSpan]:
 
 
 def block_scalar(text: str, line: int, at: int, rule: str) -> Iterator[SecretSpan]:
-    """A YAML block scalar: the lines deeper than the one that opens it."""
+    """The text of a YAML block scalar: the lines indented deeper than the one that opens it."""
     opened = BLOCK.match(text, at)
     if opened is None:
         return
@@ -244,7 +244,7 @@ def end_of_line(text: str, at: int) -> int:
 
 
 def looks_secret(value: str) -> bool:
-    """Letters and digits as nobody would write them: at least 8, or long and without an end to the mixture."""
+    """Whether no person would write it: letters and digits mixed, at least 8 characters, or long and random."""
     letters = any(letter.isalpha() for letter in value)
     digits = any(letter.isdigit() for letter in value)
     return (letters and digits and len(value) >= 8 and not re.search(r"[:/@]|^\d+[A-Za-z]{1,3}$", value)) or is_random(
@@ -253,7 +253,7 @@ def looks_secret(value: str) -> bool:
 
 
 def is_random(run: str) -> bool:
-    """Base64 of random bytes. Model names and paths have separators, and words in them."""
+    """Whether it looks like base64 of random bytes. Model names and paths contain separators and words."""
     if len(run) < 32 or len(re.findall(r"[_/-]", run)) > 0.1 * len(run):
         return False
     kinds = (re.search(r"[A-Z]", run), re.search(r"[a-z]", run), re.search(r"\d", run))
@@ -264,7 +264,7 @@ def is_random(run: str) -> bool:
 
 
 def named_values(text: str) -> Iterator[SecretSpan]:
-    done = 0  # a name within another's value says nothing
+    done = 0  # a name inside another's value does not count
     for match in _STRONG.finditer(text):
         if match.start() < done:
             continue
@@ -287,7 +287,7 @@ def named_values(text: str) -> Iterator[SecretSpan]:
 
 
 def _begins_word(text: str, at: int, word: str) -> bool:
-    """`auth` in `x-auth` and `userAuth`, not in `author`; `token` wherever a name ends with it; `key` in MY_KEY."""
+    """Whether `word` begins a word at `at`: `auth` in `x-auth` and `userAuth`; `token` anywhere; `key` in MY_KEY."""
     before = text[at - 1 : at]
     if word.lower() == "key":
         return before == "_" and word.isupper() and _identifier(text, at).isupper()
@@ -297,7 +297,7 @@ def _begins_word(text: str, at: int, word: str) -> bool:
 
 
 def _identifier(text: str, at: int) -> str:
-    """What stands of a name before `at`."""
+    """The part of a name before `at`."""
     first = at
     while first > max(0, at - 64) and (text[first - 1].isalnum() or text[first - 1] in "_-."):
         first -= 1
@@ -356,7 +356,7 @@ def _announced(text: str, start: int, end: int, strong: bool) -> Iterator[Secret
 def value_at(
     text: str, at: int, rule: str, *, strong: bool, words: re.Pattern[str], lenient: bool = False, flag: bool = False
 ) -> Iterator[SecretSpan]:
-    """The place of the value that begins at `at`. lenient: only what looks like a secret goes."""
+    """The span of the value that begins at `at`. `lenient`: only if it looks like a secret."""
     opened = QUOTE.match(text, at)
     if opened is not None:
         begin = opened.end()
@@ -381,6 +381,6 @@ def value_at(
         return
     end = found.end()
     if text[end : end + 1] in ('"', "'") and text[end - 1 : end] not in ("", " ") and words is _SHELL_WORD:
-        more = _SHELL_WORD.match(text, end + 1)  # "$(cat x)"'tail': a word of several quotes
+        more = _SHELL_WORD.match(text, end + 1)  # "$(cat x)"'tail': a word made of several quoted parts
         end = more.end() if more and text[more.end() : more.end() + 1] == text[end] else end
     yield from unless_harmless(text, found.start(), end, rule, strong, "")

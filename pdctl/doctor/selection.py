@@ -1,4 +1,4 @@
-"""Which codes are asked for, which findings are known and accepted, and from which severity on a run fails."""
+"""Which codes are wanted, which findings are known and accepted, and from which severity on a run fails."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ NEVER = "never"
 
 @dataclass(frozen=True, slots=True)
 class Suppression:
-    """Findings of `codes` at instances that `where` (a glob) means are accepted, `because` of something, `until` a day.
+    """Findings of `codes` at instances that match the glob `where` are accepted, for a reason, `until` a date.
 
-    place: where it was written, for the message about it.
+    place: where this was written, for messages.
     """
 
     codes: frozenset[str]
@@ -38,19 +38,19 @@ class Suppression:
         return found.code in self.codes and fnmatch.fnmatchcase(found.instance, self.where)
 
     def expired(self, today: datetime.date) -> bool:
-        """`until` is the last day it holds."""
+        """Whether it no longer applies; `until` is the last day on which it does."""
         return self.until is not None and today > self.until
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """`codes` None: every code. fail_on None: never fail because of a finding."""
+    """`codes` None: every code. `fail_on` None: never fail because of a finding."""
 
     codes: frozenset[str] | None = None
     ignored: frozenset[str] = frozenset()
     suppressions: tuple[Suppression, ...] = ()
     fail_on: Severity | None = Severity.ERROR
-    today: datetime.date | None = None  # None: the day of the run
+    today: datetime.date | None = None  # None: today
 
     def wants(self, code: str) -> bool:
         return (self.codes is None or code in self.codes) and code not in self.ignored
@@ -69,9 +69,9 @@ def read(
     fail_on: str = Severity.ERROR.value,
     suppressions: Iterable[Suppression] = (),
 ) -> Selection:
-    """Patterns as typed: codes, beginnings of codes (`PD2`), slugs or globs, also several in one with commas.
+    """The selection of patterns as typed: codes, prefixes (`PD2`), slugs or globs, several separated by commas.
 
-    UsageError for a pattern that means no code, and for an unknown severity.
+    Raise UsageError if a pattern matches no code, or the severity is unknown.
     """
     wanted = _codes(select)
     return Selection(
@@ -83,7 +83,7 @@ def read(
 
 
 def suppression(code: str, because: str, where: str = "*", until: str = "", place: str = "") -> Suppression:
-    """One entry of a topology's `doctor: ignore:` list. UsageError names `place` and what is wrong with it."""
+    """One entry of a topology's `doctor: ignore:` list. Raise UsageError naming `place` and what is wrong."""
     at = f"{place}: " if place else ""
     if not because.strip():
         raise UsageError(
@@ -107,7 +107,7 @@ def accepted(topology: Topology) -> tuple[Suppression, ...]:
 
 
 def weigh(found: Finding, selection: Selection) -> Finding:
-    """The finding as the suppressions leave it: accepted, or with a note that one of them has run out."""
+    """The finding after the suppressions: accepted, with a note that one has expired, or unchanged."""
     for each in selection.suppressions:
         if not each.means(found):
             continue

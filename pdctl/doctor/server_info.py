@@ -1,4 +1,4 @@
-"""What an engine's /server_info says, in the terms in which the two roles must agree (sglang 0.5.3 to 0.5.23)."""
+"""An engine's /server_info in the terms in which the two roles must agree (sglang 0.5.3 to 0.5.23)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from pdctl.fleet.observations import ObservedEngine
 
 
-LONG = 100  # characters of a version that are read
+LONG = 100  # characters read of a version
 
 
 class Missing(Enum):
-    """Stands for what an engine did not say; null is something said."""
+    """Stands for a value an engine did not report; null is a reported value."""
 
     HERE = "not known"
 
@@ -32,7 +32,7 @@ HERE = Missing.HERE
 
 
 class KvType(NamedTuple):
-    """What the KV cache's type follows from. `flag` is as given: `auto` is the model's own, or its checkpoint's."""
+    """What determines the KV cache's type. `flag` as given: `auto` means the model's own, or its checkpoint's."""
 
     flag: str
     dtype: str
@@ -41,14 +41,14 @@ class KvType(NamedTuple):
 
 
 class Widths(NamedTuple):
-    """attn_tp: ranks that share one request's heads. architecture "": not known."""
+    """`attn_tp`: ranks that share one request's heads. `architecture`: "" if unknown."""
 
     attn_tp: int
     architecture: str
 
 
 def value(engine: ObservedEngine, key: str) -> Hashable:
-    """A scalar of /server_info, or HERE where it says nothing (unreachable, or a release without the key)."""
+    """A scalar of /server_info, or HERE if it has none (unreachable, or a release without the key)."""
     found = engine.info.get(key, HERE)
     if isinstance(found, float) and not math.isfinite(found):
         return HERE
@@ -56,7 +56,7 @@ def value(engine: ObservedEngine, key: str) -> Hashable:
 
 
 def release(engine: ObservedEngine) -> Version | None:
-    """The known release whose rules hold for it."""
+    """The known release whose rules apply to the engine; None if its version is unreadable or too old."""
     try:
         return resolve(engine.version[:LONG]).known
     except UsageError:
@@ -68,8 +68,11 @@ def version(engine: ObservedEngine) -> Hashable:
 
 
 def width(engine: ObservedEngine) -> int | None:
-    """Attention DP groups. Up to 0.5.18 `dp_size` with `enable_dp_attention`; 0.5.23 counts replicas there and has
-    `attn_dp_size`, with `enable_dp_attention` made up from it."""
+    """The number of attention DP groups; None if unknown.
+
+    Up to 0.5.18 it is `dp_size` with `enable_dp_attention`; 0.5.23 counts replicas in `dp_size`, and has
+    `attn_dp_size`, from which it derives `enable_dp_attention`.
+    """
     attention = engine.number("attn_dp_size")
     if attention is not None and attention > 1:
         return attention
@@ -77,12 +80,12 @@ def width(engine: ObservedEngine) -> int | None:
 
 
 def replicas(engine: ObservedEngine) -> int | None:
-    """Plain data parallel copies of the model."""
+    """The number of plain data-parallel copies of the model; None if unknown."""
     return 1 if (width(engine) or 1) > 1 else engine.number("dp_size")
 
 
 def dp_ranks(engine: ObservedEngine) -> int | None:
-    """Groups a room can belong to."""
+    """The number of DP groups a room can belong to; None if unknown."""
     groups, copies = width(engine), replicas(engine)
     return None if groups is None or copies is None else groups * copies
 
@@ -95,13 +98,13 @@ def attn_tp(engine: ObservedEngine) -> int | None:
 
 
 def ranks(engine: ObservedEngine) -> int | None:
-    """Bootstrap registrations a prefill owes: dp × cp × attention tp × pp, that is every rank it has."""
+    """The number of bootstrap registrations a prefill owes: dp × cp × attention tp × pp, that is, all its ranks."""
     tp, pp, copies = engine.number("tp_size"), engine.number("pp_size"), replicas(engine)
     return None if tp is None or pp is None or copies is None else tp * pp * copies
 
 
 def architecture(engine: ObservedEngine) -> str:
-    """As /model_info names it; "" in releases whose /model_info does not."""
+    """The architecture from /model_info; "" in releases whose /model_info does not name it."""
     found = engine.model.get("architectures")
     return str(found[0]) if isinstance(found, list) and found else ""
 
@@ -119,7 +122,7 @@ def kv_type(engine: ObservedEngine) -> Hashable:
 
 
 def ib_devices(engine: ObservedEngine) -> Hashable:
-    """Device names as a tuple; () where none was named."""
+    """The device names as a tuple; () if none was named, HERE if not reported."""
     said = engine.info.get("disaggregation_ib_device", HERE)
     if said is HERE:
         return HERE
@@ -127,7 +130,7 @@ def ib_devices(engine: ObservedEngine) -> Hashable:
 
 
 def embedded(engine: ObservedEngine) -> bool:
-    """pdctl's own engine: it speaks like an SGLang release, and is not one."""
+    """Whether it is pdctl's own engine, which behaves like an SGLang release but is not one."""
     return "sglang_compat" in engine.info
 
 
@@ -140,14 +143,14 @@ def backend(engine: ObservedEngine) -> str:
 
 
 def longest(engine: ObservedEngine) -> int | None:
-    """Tokens of the longest prompt it takes: its context, or its KV pool, whichever ends first. None: not known."""
+    """Tokens in the longest prompt it accepts, the least of its context and its KV pool; None if unknown."""
     said = [engine.number(key) for key in ("context_length", "max_req_input_len", "max_total_num_tokens")]
     return min((limit for limit in said if limit is not None and limit > 0), default=None)
 
 
-# Which attention an architecture has, as far as handing its KV cache to another width is concerned. Source: sglang
+# Architectures by attention, as far as it matters for handing the KV cache over to another width. Source: sglang
 # 0.5.23 srt/configs/model_config.py (AttentionArch.MLA, is_hybrid_swa_model), hybrid_arch.py (mambaish_config).
-# An architecture in neither list keeps one KV head or more per rank: GQA.
+# An architecture in neither list keeps one or more KV heads per rank: GQA.
 MLA = frozenset({
     "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "Glm4MoeLiteForCausalLM",
     "GlmMoeDsaForCausalLM", "LongcatFlashForCausalLM", "DotsVLMForCausalLM", "MistralLarge3ForCausalLM",
@@ -174,8 +177,8 @@ class Family(str, Enum):
     """What a rank's KV cache holds."""
 
     MLA = "mla"  # the whole latent on every rank: any two widths fit
-    GQA = "gqa"  # a share of the heads: other widths need slicing
-    HYBRID = "hybrid"  # sliding-window or recurrent state beside the KV, which no backend slices in every release
+    GQA = "gqa"  # a share of the heads: a different width needs slicing
+    HYBRID = "hybrid"  # sliding-window or recurrent state besides the KV, which no backend slices in every release
 
 
 def family(architecture: str) -> Family:
@@ -185,7 +188,7 @@ def family(architecture: str) -> Family:
 
 
 def recurrent(architecture: str) -> bool:
-    """Whether it has Mamba-like state, whose type both sides must share."""
+    """Whether the architecture has Mamba-like state, whose type must be the same on both sides."""
     return architecture in RECURRENT
 
 
@@ -200,7 +203,7 @@ class CheckpointModel(NamedTuple):
 
 
 def model(servers: Servers) -> CheckpointModel | None:
-    """None where there is no config.json, or one that names no architecture."""
+    """The model from its config.json; None if there is none, or it names no architecture."""
     path = _path(servers)
     if path is None:
         return None
@@ -221,7 +224,7 @@ def model(servers: Servers) -> CheckpointModel | None:
 
 
 def _path(servers: Servers) -> Path | None:
-    """model.config, else the checkpoint's own where it is a directory here."""
+    """The path of config.json: model.config, else the checkpoint's own if it is a directory on this host."""
     topology = servers.topology
     said = [topology.model.config, topology.model.path] if topology is not None else []
     said += [side.flags.text("model-path") for side in servers.sides]

@@ -1,1 +1,1 @@
-"""What each engine version speaks, as data."""
+"""What pdctl knows about engines and routers, release by release, as data."""

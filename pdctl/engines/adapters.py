@@ -1,4 +1,4 @@
-"""All adapters and their rows: the shipped ones, and those of the modules that $PDCTL_ENGINES names."""
+"""All adapters and their rows: the shipped ones, and those of the modules named in $PDCTL_ENGINES."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pdctl.engines.base import Hint, Row
     from pdctl.engines.sign import Sign
 
-# In the order in which their rows are tried: among rows that begin alike, the narrower first.
+# In the order in which their rows are tried: of rows that begin alike, the narrower comes first.
 SHIPPED: tuple[Adapter, ...] = (
     own_adapters.ROUTER, own_adapters.ENGINE, own_adapters.LAUNCHER, sglang_adapter.ENGINE,
     router_adapters.SMG, router_adapters.SGLANG_ROUTER, router_adapters.MINI_LB,
@@ -28,7 +28,7 @@ ROWS: tuple[Row, ...] = tuple(row for one in SHIPPED for row in one.rows)
 
 
 def adapters() -> tuple[Adapter, ...]:
-    """Those of $PDCTL_ENGINES in front of the shipped ones. Raises UsageError for a module that is none."""
+    """The adapters of $PDCTL_ENGINES, then the shipped ones. Raise UsageError if a module brings no adapter."""
     return _all(os.environ.get(base.VARIABLE, ""))
 
 
@@ -41,18 +41,18 @@ def adapter(speaker: Speaker | None) -> Adapter | None:
 
 
 def hints(speaker: Speaker, row: str) -> tuple[Hint, ...]:
-    """The details of this row of a speaker's that tell its releases apart."""
+    """The details of a speaker's row that distinguish its releases."""
     return _hints(os.environ.get(base.VARIABLE, "")).get((speaker, row), ())
 
 
 def speaks(speaker: Speaker, other: Speaker) -> bool:
-    """Whether a log of `speaker` has lines of `other`: its own, its launcher's, and those whose words it shares."""
+    """Whether a log of `speaker` may have lines of `other`: itself, the launcher, or one whose lines it shares."""
     known = adapter(speaker)
     return other in (speaker, Speaker.LAUNCHER) or (known is not None and known.shares is other)
 
 
 def literal(sign: Sign) -> str:
-    """The part that is always the same in the line that proves `sign`."""
+    """The constant part of SGLang's line that proves `sign`."""
     return next(row.literal.decode() for row in life.ROWS if sign in row.proves)
 
 

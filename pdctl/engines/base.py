@@ -1,8 +1,8 @@
-"""An adapter: what pdctl knows of the logs of one program that takes part in PD serving, an engine or a router.
+"""An adapter: what pdctl knows about the logs of one program that takes part in PD serving, an engine or a router.
 
-What its lines prove stands on its rows, in words of no engine (engines/sign.py); here stands what follows from which
-program it is. Whoever reads logs asks these questions, and never for a program by its name. $PDCTL_ENGINES names the
-modules that bring adapters of engines pdctl does not know (docs/new-engine.md).
+What its lines prove is stated on its rows, in engine-neutral terms (engines/sign.py); the adapter states what follows
+from which program it is. Code that reads logs asks for these properties and never for a program by its name.
+$PDCTL_ENGINES names modules with adapters for engines that pdctl does not know (docs/new-engine.md).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Speaker(str):
-    """Who writes the line: the name of an adapter (engines/base.py). One object per name, so `is` may be asked."""
+    """Who writes a line: the name of an adapter (engines/base.py). One object per name, so `is` works."""
 
     __slots__ = ()
     _known: ClassVar[dict[str, Speaker]] = {}
@@ -65,7 +65,7 @@ class Level(str, Enum):
 
 
 class Measure(NamedTuple):
-    """The value that tells how long a stretch of the room's life took, what stretch, and its unit in seconds."""
+    """A value that says how long one stretch of a room's life took: its name, the stretch, and its unit in seconds."""
 
     value: str
     stretch: str
@@ -73,23 +73,23 @@ class Measure(NamedTuple):
 
 
 class Row(NamedTuple):
-    """`literal` stands in every line the row matches and is searched first; `pattern` reads the rest.
+    """One kind of log line. `literal` is in every line the row matches and is searched first; `pattern` reads the rest.
 
-    pattern: matched at the start of the message, that is after prefix and colour codes are gone. Named groups are the
-    row's variables; the agreed names are room, rid, rank, reason, host, port, addr, prefill, decode, request_id,
+    pattern: matched at the start of the message, that is, after prefix and colour codes are removed. Named groups are
+    the row's variables; the agreed names are room, rid, rank, reason, host, port, addr, prefill, decode, request_id,
     attempt, status, seconds, bytes, pages, speed, rank_ip, rank_port, other_room, path; a row may add its own.
-    role: prefill, decode, router, or "" when both kinds of engine write it. A line with a role tells the role of the
-    file it stands in (engines/identify.py).
-    phase: what it proves about its room; None when it says nothing about one room.
-    cause: catalogue code whose cause this line proves or suggests; "" for none.
+    role: prefill, decode, router, or "" if both kinds of engine write it. A line with a role tells the role of the
+    file it is in (engines/identify.py).
+    phase: what it proves about its room; None if it says nothing about one room.
+    cause: the catalogue code whose cause this line proves or suggests; "" for none.
     echo: it names an effect, never a cause.
-    needs: the flag or level without which the line is not written ("--log-level debug", "--log-requests", …), "" when
-    it always is.
+    needs: the flag or level without which the line is not written ("--log-level debug", "--log-requests", …), "" if
+    it is always written.
     example: one whole real line with its prefix. It is a test.
-    proves: what follows from the line besides (engines/sign.py); whoever reads logs asks for that, never for `id`.
-    reached: of a line that ends a room: the step it had come to; None when that does not follow.
+    proves: what else follows from the line (engines/sign.py); code that reads logs asks for this, never for `id`.
+    reached: for a line that ends a room, the step the room had reached; None if that does not follow.
     measures: how long a part of the room's life took.
-    follows: id of the row it continues: anywhere but behind a line of that row, or of its own, it is nobody's line.
+    follows: the id of the row it continues; it matches only after a line of that row, or of this one.
     """
 
     id: str
@@ -112,7 +112,7 @@ class Row(NamedTuple):
 
 
 class Hint(NamedTuple):
-    """A detail of a row's line that only some releases write: `detail` of it matches `pattern` from its start."""
+    """A detail of a row's line that only some releases write: `pattern` matches the start of what `detail` returns."""
 
     row: str
     detail: Callable[[Said], str]
@@ -124,14 +124,15 @@ class Hint(NamedTuple):
 class Adapter:
     """`rows`: in the order in which they are tried.
 
-    shares: the speaker whose lines it writes besides its own, because it has that one's code or took over its words.
-    dated: the spans of its rows and hints are releases, so a log tells which one wrote it.
-    at_info: rows of `shares` that are written at DEBUG there and at INFO here.
-    names_every_room: an engine that writes a line for each request and page list of a room, so none means none came.
-    command: of a router, the words that start it; () for an engine.
-    pairs_at_debug: a router that names the pair of a request, and only at DEBUG.
-    names_address: a router that names the bootstrap address it sends with each room, which its list may differ from.
-    reads_prefill: a router that calls a request answered when it has read the prefill's whole answer, too.
+    shares: the speaker whose lines it also writes, because it contains that one's code or copies its messages.
+    dated: the spans of its rows and hints are releases, so a log shows which release wrote it.
+    at_info: rows of `shares` that are at DEBUG there and at INFO here.
+    names_every_room: an engine that writes a line for each request and page list of a room, so no line means neither
+    arrived.
+    command: for a router, the words that start it; () for an engine.
+    pairs_at_debug: a router that names the pair of a request only at DEBUG.
+    names_address: a router that names the bootstrap address it sends with each room, which may differ from its list.
+    reads_prefill: a router that reports a request as answered only once it has read the prefill's whole answer too.
     """
 
     speaker: Speaker
@@ -148,11 +149,11 @@ class Adapter:
 
 
 VARIABLE = "PDCTL_ENGINES"
-BRINGS = ("ADAPTER", "SURFACE")  # its logs (engines/base.py), what it serves over HTTP (engines/surface.py)
+BRINGS = ("ADAPTER", "SURFACE")  # an engine's logs (engines/base.py), and what it serves over HTTP (engines/surface.py)
 
 
 def brought(modules: str, what: str) -> tuple[object, ...]:
-    """`what` of every module that has it. Raises UsageError for one that cannot be imported or brings nothing."""
+    """`what` of every module that has it. Raise UsageError if one cannot be imported or brings nothing."""
     found = []
     for name in filter(None, (word.strip() for word in modules.split(","))):
         try:

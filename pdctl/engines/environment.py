@@ -1,9 +1,9 @@
-"""Environment variables of a PD deployment as typed settings, and what is wrong with the ones somebody wrote.
+"""Environment variables of a PD deployment as typed settings, and a linter for them.
 
-Sources: srt/environ.py and the os.environ calls of every release of sglang that was read, which date each name
-(engines/releases/sglang/environment.tsv); the names Mooncake 0.3.13 reads; the documentation of NCCL and UCX for the
-ones that recipes set. Of `CLOSED` families every name is known; of the others an unknown name is a mistake if it is
-nearly a known one.
+Sources: srt/environ.py and the os.environ calls of every sglang release that was read, which date each name
+(engines/releases/sglang/environment.tsv); the names that Mooncake 0.3.13 reads; the documentation of NCCL and UCX for
+the ones that recipes set. Every name of the `CLOSED` families is known; in the others, an unknown name counts as a
+mistake if it is close to a known one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TRUE, FALSE = ("true", "1", "yes", "y"), ("false", "0", "no", "n")  # of sglang'
 
 
 class Variable(NamedTuple):
-    """`low` and `high` bound a number, `choices` a text. `default` as its reader has it, "" for none."""
+    """`low` and `high` bound a number, `choices` a text. `default`: as in the code that reads it, "" for none."""
 
     name: str
     kind: str
@@ -33,11 +33,11 @@ class Variable(NamedTuple):
     low: float = -math.inf
     high: float = math.inf
     choices: tuple[str, ...] = ()
-    dated: Span | None = None  # of a row that shares its name with another
+    dated: Span | None = None  # for a row that shares its name with another
 
     @property
     def span(self) -> Span:
-        """Of SGLang's own the releases whose code reads it; libraries' are not tied to a release of SGLang."""
+        """The SGLang releases whose code reads it; variables of libraries are not tied to a release of SGLang."""
         own = history.spans("environment", self.name) if self.name.startswith("SGLANG_") else ()
         return self.dated or (own[-1] if own else Span())
 
@@ -46,8 +46,7 @@ READ = "variables that the engine reads"
 
 
 class Remark(NamedTuple):
-    """What is wrong with one variable, what would be right, and what to do. `name` "" stands for several that
-    contradict."""
+    """What is wrong with one variable, what is expected, and the fix. `name` "": several contradict each other."""
 
     name: str
     message: str
@@ -134,7 +133,7 @@ SGLANG: tuple[Variable, ...] = (
     Variable("SGLANG_TEST_DISAGG_KV_CHECKSUM_MISMATCH_PROB", FLOAT, "0.0", "", 0, 1),
 )  # fmt: skip
 
-NUMBERED = {  # of Mooncake, with bounds from its own messages; name → (default, says, low, high)
+NUMBERED = {  # Mooncake's, with the bounds from its own messages: name → (default, says, low, high)
     "MC_GID_INDEX": ("", "GID of a RoCE device", 0, 255),
     "MC_IB_PORT": ("1", "port of a device", 0, 255),
     "MC_IB_TC": ("-1", "traffic class", -1, 255),
@@ -169,7 +168,7 @@ CHOSEN = {
     "MC_ENDPOINT_STORE_TYPE": ("SIEVE", "which connections are dropped first", ("FIFO", "SIEVE")),
     "MC_RPC_PROTOCOL": ("tcp", "protocol of the store's RPC", ("tcp", "rdma")),
 }
-# Names Mooncake 0.3.13 reads without saying what it refuses; MC_INTRANODE_NVLINK is an earlier build's MC_INTRA_NVLINK.
+# Names Mooncake 0.3.13 reads without naming invalid values; MC_INTRANODE_NVLINK is MC_INTRA_NVLINK of an older build.
 _FREE = """
 MC_AUTO_GID_MAX_RETRIES MC_CONN_PAUSE_TTL_MS MC_CUSTOM_TOPO_JSON MC_DISABLE_METACACHE MC_EFA_CQ_THREADS
 MC_EFA_NIC_SELECTION MC_ENABLE_DEST_DEVICE_AFFINITY MC_ENABLE_HCA_PEER_AFFINITY MC_ENABLE_PARALLEL_REG_MR MC_FORCE_HCA
@@ -258,7 +257,7 @@ FAMILIES = (*CLOSED, "SGLANG_", "NCCL_", "UCX_", "GLOO_")
 
 
 def lint(env: Mapping[str, str], version: Version) -> Iterator[Remark]:
-    """Everything wrong with these variables for a server of this release, one remark each."""
+    """Everything that is wrong with these variables for a server of this release, one remark each."""
     sound = dict(env)
     for name, value in env.items():
         for remark in _variable(name, value, version):
@@ -268,7 +267,7 @@ def lint(env: Mapping[str, str], version: Version) -> Iterator[Remark]:
 
 
 def row_of_release(name: str, version: Version) -> Variable | None:
-    """The row of this variable in this release."""
+    """The row of this variable in this release, or None."""
     return next((row for row in VARIABLES if row.name == name and row.span.holds(version)), None)
 
 
@@ -279,7 +278,7 @@ def _variable(name: str, value: str, version: Version) -> Iterator[Remark]:
         return
     held = history.spans("environment", name) if name.startswith("SGLANG_") else ()
     if any(span.holds(version) for span in held):
-        return  # a setting of SGLang that has no row here: what it may be is the release's business
+        return  # a setting of SGLang without a row here: its values are not checked
     if held:
         later = next((span for span in held if version < span.since), None)
         when = f"since {spell(later.since)}" if later else f"only until {spell(held[-1].until or version)}"
@@ -293,7 +292,7 @@ def _variable(name: str, value: str, version: Version) -> Iterator[Remark]:
 
 
 def _similar_name(name: str, version: Version) -> str:
-    """The known name a person most likely had in mind, of the same family."""
+    """The known name of the same family that the user most likely meant, "" for none."""
     family = name.partition("_")[0] + "_"
     names = [row.name for row in VARIABLES if row.name.startswith(family) and row.span.holds(version)]
     if family == "SGLANG_":
@@ -343,7 +342,7 @@ def _is_object(value: str) -> bool:
 
 
 def _contradictions(env: Mapping[str, str], version: Version) -> Iterator[Remark]:
-    """Settings that undo each other. SGLang takes 2 s at least between heartbeats, and one failure at least."""
+    """Settings that cancel each other out. SGLang uses at least 2 s between heartbeats, and at least one failure."""
     numbers = {name: _number(env, name, version) for name in (WAITING_TIMEOUT, INTERVAL, FAILURES, RELEASE_TIMEOUT)}
     waiting, interval, failures = (numbers[name] for name in (WAITING_TIMEOUT, INTERVAL, FAILURES))
     if waiting is not None and interval is not None and failures is not None:
@@ -365,6 +364,6 @@ def _contradictions(env: Mapping[str, str], version: Version) -> Iterator[Remark
 
 
 def _number(env: Mapping[str, str], name: str, version: Version) -> float | None:
-    """What is set, else the default; None where this release has no such variable, or the value is no number."""
+    """The value, else the default; None if this release has no such variable, or the value is not a number."""
     row = row_of_release(name, version)
     return numerals.real(env.get(name, row.default).strip()) if row is not None else None

@@ -1,4 +1,4 @@
-"""In which releases something is: the spans of one item of the tables that were read from wheels."""
+"""Which releases have something: the spans of one item in the tables that were read from wheels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _index(kind: str, width: int, package: str) -> dict[tuple[str, ...], tuple[S
 
 
 def _joined(spans: list[Span]) -> list[Span]:
-    """Spans in order; those that touch or overlap are one."""
+    """The spans in order; those that touch or overlap are merged."""
     out: list[Span] = []
     for one in sorted(spans, key=lambda span: span.since):
         last = out[-1] if out else None
@@ -29,12 +29,12 @@ def _joined(spans: list[Span]) -> list[Span]:
 
 
 def spans(kind: str, *cells: str, package: str = "sglang") -> tuple[Span, ...]:
-    """The spans of the item whose first cells are these, the oldest first; () for one that no release has."""
+    """The spans of the item that begins with these cells, oldest first; () if no release has it."""
     return _index(kind, len(cells), package).get(cells, ())
 
 
 def span(kind: str, *cells: str) -> Span:
-    """Its latest span; KeyError for an item that no release has."""
+    """The item's latest span. Raise KeyError if no release has it."""
     found = spans(kind, *cells)
     if not found:
         raise KeyError(f"no release that was read has {' '.join(cells)} ({kind})")
@@ -46,7 +46,7 @@ def has(version: Version, kind: str, *cells: str) -> bool:
 
 
 def names(kind: str, version: Version, *cells: str, package: str = "sglang") -> tuple[str, ...]:
-    """The next cell of every item of this release that begins with these cells, sorted."""
+    """The next cell, sorted, of every item of this release that begins with these cells."""
     width = len(cells)
     return tuple(
         sorted({

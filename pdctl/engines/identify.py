@@ -1,8 +1,8 @@
 """Who wrote a log: speaker, role, releases, backend, level and ports, from its lines alone.
 
-Role detection: most engine rows are written by one role only (row.role); a log names its role as soon as one such
-line stands in it. Version detection: every row and a few details of some lines (Adapter.hints) hold for a span of the
-releases that were read; what all of them allow is the answer.
+Role detection: most engine rows are written by one role only (row.role), so one such line is enough. Version
+detection: every row, and a few details of some lines (Adapter.hints), holds for a span of the releases that were
+read; the answer is the intersection of these spans.
 Nothing is assumed: what no line shows is None.
 """
 
@@ -30,7 +30,7 @@ _LEVELS = tuple(Level)
 
 
 class ListedPrefill(NamedTuple):
-    """A prefill as a router was told of it. port None: it will send null."""
+    """A prefill in a router's arguments. `port` None: the router will send null."""
 
     url: str
     port: int | None
@@ -38,13 +38,13 @@ class ListedPrefill(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """since inclusive, until exclusive: the known releases it can be; both None when nothing bounds them.
+    """`since` (inclusive) and `until` (exclusive) bound the releases it can be; both None if nothing does.
 
-    role: prefill, decode, router, unified, or "" when no line tells. level: the lowest level seen.
+    role: prefill, decode, router, unified, or "" if no line shows it. level: the lowest level seen.
     port: of its HTTP server. bootstrap_port: of the bootstrap server it runs; a decode's own flag, which is the port it
-    takes when a request brings none, is facts["disaggregation_bootstrap_port"].
-    timeouts: "bootstrap", "waiting" → seconds, as seen in time-outs.
-    facts: arguments by field name; of a router "prefill" and "decode" as its start line has them; "utc_offset".
+    uses if a request brings none, is facts["disaggregation_bootstrap_port"].
+    timeouts: "bootstrap", "waiting" → seconds, as named in time-outs.
+    facts: arguments by field name; for a router, "prefill" and "decode" as in its start line; "utc_offset".
     """
 
     speaker: Speaker | None = None
@@ -63,9 +63,9 @@ class Identity:
 
     @property
     def prefills(self) -> tuple[ListedPrefill, ...]:
-        """The prefills of a router's start line; () when it is not in the log.
+        """The prefills of a router's start line; () if it is not in the log.
 
-        Without those whose port is no number: what the router sends for them is not known.
+        Those whose port is not a number are left out, because what the router sends for them is not known.
         """
         pairs = _PAIR.findall(self.facts.get("prefill", ""))
         told = ((url, port, numerals.whole(port)) for url, port in pairs)
@@ -76,13 +76,13 @@ class Identity:
         return tuple(_URL.findall(self.facts.get("decode", "")))
 
 
-# ("http://…", Some(8998)) of the Rust routers, ('http://…', 8998) of pdctl's.
+# ("http://…", Some(8998)) in the Rust routers' line, ('http://…', 8998) in that of pdctl's.
 _PAIR = re.compile(r"""["'](https?://[^"']+)["'], (?:Some\()?(\d+|None)""")
 _URL = re.compile(r"""["'](https?://[^"']+)["']""")
 
 
 def identify(lines: Iterable[bytes], speech: Speech) -> Identity:
-    """What the lines given say; they may be a whole log, its head and tail, or three lines of an excerpt."""
+    """The identity these lines show; they may be a whole log, its head and tail, or three lines of an excerpt."""
     notes = _Notes()
     for _, said in speech.read(lines):
         if said is not None:
@@ -91,13 +91,13 @@ def identify(lines: Iterable[bytes], speech: Speech) -> Identity:
 
 
 class _Notes:
-    """What has been seen so far; the first line that showed something is its reason."""
+    """What has been seen so far; the first line that shows something is given as the reason."""
 
     def __init__(self) -> None:
         self.speakers: Counter[Speaker] = Counter()
         self.roles: dict[str, str] = {}
         self.levels: set[Level] = set()
-        self.debug_shared: set[str] = set()  # rows of one at DEBUG that another writes at INFO
+        self.debug_shared: set[str] = set()  # rows at DEBUG that another speaker writes at INFO
         self.since: tuple[Version, str] | None = None
         self.until: tuple[Version, str] | None = None
         self.backends: dict[str, str] = {}
@@ -105,11 +105,11 @@ class _Notes:
         self.found: dict[str, str] = {}  # what else was seen → why
         self.ports: dict[str, int] = {}
         self.timeouts: dict[str, float] = {}
-        self._told: set[str] = set()  # rows of which a further line shows nothing new
+        self._told: set[str] = set()  # rows of which another line shows nothing new
 
     def take(self, said: Said) -> None:
         row, values = said.row, said.values
-        if row.speaker is not Speaker.LAUNCHER:  # `pdctl launch` adds its lines to any log
+        if row.speaker is not Speaker.LAUNCHER:  # `pdctl launch` adds its own lines to every log
             self.speakers[row.speaker] += 1
         if row.id in self._told:
             return
@@ -153,7 +153,7 @@ class _Notes:
         if span.until is not None and (self.until is None or span.until < self.until[0]):
             self.until = (span.until, why)
 
-    # --- what single rows tell
+    # --- what single rows show
 
     def arguments(self, said: Said, why: str) -> None:
         text = said.values["args"]
@@ -191,7 +191,7 @@ class _Notes:
         if Sign.WORKERS_REHEARSED in said.row.proves:
             self.found["rehearsal"] = why
         elif "rehearsal" in self.found:
-            return  # that line has the ports which are really sent
+            return  # that line has the ports that are really sent
         self.facts.update({name: said.values[name] for name in ("prefill", "decode") if name in said.values})
         if "port" in said.values:
             self.served(said, why)

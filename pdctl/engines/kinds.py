@@ -1,4 +1,4 @@
-"""The engines and routers that a topology may name and a command line may start: what is true of each, in one row.
+"""The engines and routers that a topology may name and a command line may start: the properties of each, in one row.
 
 Checked against sglang-router 0.3.2 and smg 1.13.0 as installed from their wheels, and sglang 0.5.3 to 0.5.23.
 """
@@ -12,17 +12,18 @@ from pdctl.program import served_command
 
 EMBEDDED = "embedded"
 
-Object = Mapping[str, Any]  # of a JSON document
+Object = Mapping[str, Any]  # an object of a JSON document
 
 OWN_SCHEMA = "pdctl.router."
-# Keys of an entry of /workers that only smg writes.
+# Keys in an entry of /workers that only smg writes.
 SMG_KEYS = frozenset(("labels", "models", "runtime_type", "pd_pairing", "http2"))
 
 
 class EngineKind(NamedTuple):
-    """`name` as in `engine.kind`. package: the one it is installed from, whose releases have rules of their own.
+    """`name` as in `engine.kind`.
 
-    "": it is pdctl's. backends: the values of its --disaggregation-transfer-backend.
+    package: the one it is installed from, whose releases have their own rules; "": pdctl's. backends: the values of
+    its --disaggregation-transfer-backend.
     """
 
     name: str
@@ -34,12 +35,13 @@ class EngineKind(NamedTuple):
 class RouterKind(NamedTuple):
     """`name` as in `router.kind`.
 
-    command: what `router.command` of a topology replaces; `flags` come first behind it. package: the one it is
-    installed from; "": pdctl's. port: where it listens unless told; None: not assumed. metrics: a port of its own that
-    it opens, whether asked or not. default_policy: the one it takes where none is given; "": not assumed.
+    command: replaced by a topology's `router.command`; `flags` come right after it. package: the one it is installed
+    from; "": pdctl's. port: where it listens by default; None: not assumed. metrics: a port of its own that it always
+    opens for metrics. default_policy: the policy used if none is given; "": not assumed.
     edits_workers: POST and DELETE on /workers change its list. watches_pods: it can find workers by their labels;
-    pods_doubt: what speaks against it, and the fix. turns_by_role: round_robin counts prefills and decodes apart, so
-    that some pairs never meet. ip_only: it takes no name as a --host. ready, alive: what a cluster probes.
+    pods_doubt: what speaks against that, and the fix. turns_by_role: round_robin counts prefills and decodes
+    separately, so some pairs never occur. ip_only: its --host must be an IP address. ready, alive: the paths that a
+    cluster probes.
     """
 
     name: str
@@ -55,7 +57,7 @@ class RouterKind(NamedTuple):
     pods_doubt: tuple[str, str] = ("", "")
     turns_by_role: bool = False
     ip_only: bool = False
-    ready: str = "/readiness"  # whether a request would find a pair
+    ready: str = "/readiness"  # answers whether a request would find a pair
     alive: str = "/liveness"
 
     @property
@@ -80,7 +82,7 @@ ENGINES = {
     )
 }  # fmt: skip
 
-# What `plan`, `import` and the checks take an engine or a router for where nothing names it.
+# What `plan`, `import` and the checks assume for an engine or a router that nothing names.
 RELEASED, RELEASED_ROUTER = "sglang", "sglang-router"
 _RUST = ("random", "round_robin", "power_of_two", "cache_aware", "manual", "bucket")
 _LAUNCH_ROUTER = ("python", "-m", "sglang_router.launch_router")
@@ -105,7 +107,7 @@ ROUTERS = {
                 "pin smg 1.13.0, or check that its start line says PrefillDecode",
             ),
         ),
-        # It is in sglang-router's package.
+        # It comes with sglang-router's package.
         RouterKind(
             "mini-lb", _LAUNCH_ROUTER, "sglang-router", ("random",), (_PD, "--mini-lb"), edits_workers=False,
             ip_only=True, ready="/health", alive="/health",
@@ -114,12 +116,12 @@ ROUTERS = {
 }  # fmt: skip
 # `embedded` and `sglang` were the names of the first release; `mini_lb` is what SGLang calls it elsewhere.
 ROUTER_ALIASES = ((EMBEDDED, "pdctl"), ("sglang", "sglang-router"), ("mini_lb", "mini-lb"))
-MINI_LB_FLAG = "mini-lb"  # of sglang-router: what makes it a mini-lb
-PREFILL_ONLY = ("bucket",)  # policies the routers take for --prefill-policy alone
+MINI_LB_FLAG = "mini-lb"  # the flag that makes sglang-router a mini-lb
+PREFILL_ONLY = ("bucket",)  # policies that the routers accept only for --prefill-policy
 
 
 class CommandLine(NamedTuple):
-    """`words` stand next to each other in the command line of a `kind`, and `flag` ("": any) somewhere behind them."""
+    """`words` are adjacent in the command line of a `kind`, with `flag` ("": none needed) somewhere after them."""
 
     role: str  # engine | router
     kind: str
@@ -127,7 +129,7 @@ class CommandLine(NamedTuple):
     flag: str = ""
 
 
-# The first that fits counts. Of sglang 0.5.3 to 0.5.23, sglang_router 0.3.2, smg 1.13.0.
+# The first that matches counts. From sglang 0.5.3 to 0.5.23, sglang_router 0.3.2, smg 1.13.0.
 COMMAND_LINES = (
     CommandLine("engine", "sglang", ("-m", "sglang.launch_server")),
     CommandLine("engine", "sglang", ("sglang", "serve")),
@@ -138,7 +140,7 @@ COMMAND_LINES = (
     CommandLine("router", "sglang-router", ("-m", "sglang_router.launch_router")),
     CommandLine("router", "sglang-router", ("sglang-router", "launch")),
     CommandLine("router", "smg", ("smg", "launch")),
-    # A stub that points to the wheel since 0.5.3.
+    # Since 0.5.3, a stub that points to the router's wheel.
     CommandLine("router", "mini-lb", ("-m", "sglang.srt.disaggregation.mini_lb")),
     CommandLine("router", "pdctl", ("-m", "pdctl.router")),
 )
@@ -155,20 +157,20 @@ def _modules() -> dict[str, tuple[str, str]]:
     return found
 
 
-# Kinds of other packages that are started as `python -m MODULE` → the module, and the package it comes with.
+# Kinds from other packages that are started as `python -m MODULE` → the module, and its package.
 MODULES = _modules()
 PACKAGES = tuple(dict.fromkeys(one.package for one in _KINDS if one.package))
 
 
 def router_kind(name: str) -> RouterKind | None:
-    """By either spelling of `router.kind`; None for one that pdctl does not know."""
+    """The router kind by either spelling of `router.kind`; None if pdctl does not know it."""
     return ROUTERS.get(dict(ROUTER_ALIASES).get(name, name))
 
 
 def router_answering(workers: Object, readiness: Object, summary: Object) -> str:
-    """As in `router.kind`, mini_lb in SGLang's spelling; "" for none of them. Each: the body that was answered, or {}.
+    """The kind as in `router.kind`, mini_lb in SGLang's spelling; "" if unknown. Arguments: answered bodies, or {}.
 
-    workers: of /workers. readiness: of /readiness. summary: of /get_server_info, which mini_lb lists its workers at.
+    workers: of /workers. readiness: of /readiness. summary: of /get_server_info, where mini_lb lists its workers.
     """
     if any(str(body.get("schema")).startswith(OWN_SCHEMA) for body in (workers, readiness)):
         return "pdctl"
@@ -177,7 +179,7 @@ def router_answering(workers: Object, readiness: Object, summary: Object) -> str
     listed = workers.get("workers")
     entries = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
     stats = workers.get("stats")
-    # Without a worker yet; a body that merely has such a key is somebody else's.
+    # No worker yet; a body that merely has such a key is another server's.
     empty = listed == [] and isinstance(stats, Mapping) and bool(stats)
     if any(not SMG_KEYS.isdisjoint(entry) for entry in entries) or empty:
         return "smg"

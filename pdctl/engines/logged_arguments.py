@@ -1,4 +1,4 @@
-"""The arguments a process was started with, read from the line in which it (or its launcher) writes them down."""
+"""The arguments a process was started with, read from the line in which it (or its launcher) logs them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pdctl.engines.versions import Span
 
-# The fields worth knowing afterwards, as every release spells them.
+# The fields worth keeping, in the spelling of every release.
 WANTED = (
     "model_path", "served_model_name", "host", "port", "tp_size", "pp_size", "dp_size", "attn_dp_size", "ep_size",
     "attn_cp_size", "enable_dp_attention", "nnodes", "node_rank", "dist_init_addr", "page_size", "kv_cache_dtype",
@@ -34,13 +34,13 @@ _DICT = re.compile(r"'(?P<name>" + "|".join(WANTED) + r")': " + _VALUE)  # {'pag
 
 
 class Mark(NamedTuple):
-    """A field that only some releases' arguments have: its presence bounds the version."""
+    """A field that the arguments of only some releases have, so its presence bounds the version."""
 
     field: str
     span: Span
 
 
-# Fields of ServerArgs that came or went, as the tables read from the wheels have them.
+# Fields of ServerArgs that were added or removed, from the tables read from the wheels.
 MARKED = (
     "oltp_traces_endpoint", "otlp_traces_endpoint", "log_requests_format", "nsa_prefill_cp_mode",
     "disaggregation_decode_tp", "disaggregation_decode_enable_fake_auto", "tokenizer_backend", "attn_cp_size",
@@ -51,7 +51,7 @@ MARKED = (
 
 
 def read(text: str) -> dict[str, str]:
-    """Field → value as written (quotes off, `None` and `True` stay words) of either of SGLang's dumps."""
+    """Field → value from either of SGLang's dumps, as written but unquoted (`None` and `True` stay words)."""
     pattern = _DICT if "': " in text[:80] else _CALL
     return {
         found["name"]: found["text"] if found["text"] is not None else found["bare"] for found in pattern.finditer(text)
@@ -65,10 +65,10 @@ def marks(text: str) -> Iterator[Mark]:
 
 
 def words(text: str) -> dict[str, str]:
-    """Field → value of a command line: `--tp-size 2`, `--page-size=16`; a flag without a value is "True"."""
+    """Field → value from a command line: `--tp-size 2`, `--page-size=16`; a flag without a value is "True"."""
     try:
         parts = shlex.split(text)
-    except ValueError:  # cut in the middle of a quotation
+    except ValueError:  # cut inside a quoted string
         parts = text.split()
     out: dict[str, str] = {}
     for at, part in enumerate(parts):

@@ -1,6 +1,6 @@
-"""What a row's pattern must keep to, so that no line can make it slow and its literal can stand for it.
+"""The rules for a row's pattern, so that no line can make it slow and its literal is in every line it matches.
 
-Used where rows come from: by the test of the shipped ones and by the reader of a user's. Works on the parsed pattern.
+Used by the test of the shipped rows and by the reader of a user's rows. Works on the parsed pattern.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ except ImportError:  # Python 3.10
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-# Every ASCII character, and two for the rest: enough to tell classes apart.
+# Every ASCII character, and two for the rest: enough to distinguish character classes.
 ALPHABET = frozenset(range(128)) | {0xE9, 0x4E2D}
-LONG = 4096  # a repeat up to here costs a bounded time, wherever it stands
+LONG = 4096  # a repeat of up to this many takes bounded time, wherever it is
 GAP = "\0"
-MOST = 2000  # expansions looked at before a pattern counts as too branched
+MOST = 2000  # expansions examined before a pattern counts as having too many branches
 
 READ = frozenset(
     {
@@ -37,10 +37,10 @@ Item = tuple[Any, Any]
 
 
 def weaknesses(pattern: str, literal: bytes) -> list[str]:
-    """Sentences, one for each rule the pattern breaks; [] for a good one."""
+    """One sentence for each rule that the pattern breaks; [] if it breaks none."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", FutureWarning)  # what will mean something else in a later Python
+            warnings.simplefilter("error", FutureWarning)  # syntax whose meaning changes in a later Python
             re.compile(pattern)
             items = list(parser.parse(pattern))
     except (re.error, FutureWarning, OverflowError, RecursionError) as error:
@@ -73,10 +73,10 @@ def _ops(items: Iterable[Item]) -> Iterator[Any]:
 
 
 def _slow(items: list[Item]) -> list[str]:
-    """One repeat may have to search for its end, if what follows cannot search again over the same text."""
+    """The rules for speed. One repeat may search for its end if nothing after it can search the same text again."""
     items = _flat(items)
     searching = False
-    clear: set[int] = set()  # characters that had to be read since the search began
+    clear: set[int] = set()  # characters that must have been read since the search began
     for at, (op, value) in enumerate(items):
         if op in (sre.ASSERT, sre.ASSERT_NOT):
             out = _slow(list(value[1]))
@@ -104,7 +104,7 @@ def _slow(items: list[Item]) -> list[str]:
 
 
 def _flat(items: list[Item]) -> list[Item]:
-    """Without the parentheses of groups that are neither repeated nor branches."""
+    """`items` without the parentheses of groups that are neither repeated nor branches."""
     return [one for op, value in items for one in (_flat(list(value[3])) if op is sre.SUBPATTERN else [(op, value)])]
 
 
@@ -122,7 +122,7 @@ def _slow_inside(items: list[Item], behind: list[Item]) -> list[str]:
 
 
 def _repeat(value: tuple[int, Any, Any], rest: list[Item]) -> list[str]:
-    """ "search": its end must be searched for; "read a,b": it reads these characters and stops by itself; "!…": bad."""
+    """The kind of a repeat: "search": it must search for its end; "read a,b": it stops by itself; "!…": bad."""
     _, most, body = value
     inner = list(body)
     if most <= 1:
@@ -133,7 +133,7 @@ def _repeat(value: tuple[int, Any, Any], rest: list[Item]) -> list[str]:
         return ["!a repeat of a group may take for ever: repeat a class of characters instead"]
     reads = _chars(inner[0])
     if not rest or _ends(rest):
-        return []  # nothing behind it can fail
+        return []  # nothing after it can fail
     if most <= LONG and most != sre.MAXREPEAT:
         return []
     if reads & _first(rest):
@@ -142,7 +142,7 @@ def _repeat(value: tuple[int, Any, Any], rest: list[Item]) -> list[str]:
 
 
 def _ends(rest: list[Item]) -> bool:
-    """Whether the rest matches nothing at all: it cannot fail."""
+    """Whether the rest can match the empty text, so that it cannot fail."""
     return all(op in (sre.MAX_REPEAT, sre.MIN_REPEAT) and value[0] == 0 for op, value in rest)
 
 
@@ -166,7 +166,7 @@ def _first(items: list[Item]) -> frozenset[int]:
 
 
 def _optional(item: Item) -> bool:
-    """Whether it may match without reading anything."""
+    """Whether it may match without consuming anything."""
     op, value = item
     if op in (sre.MAX_REPEAT, sre.MIN_REPEAT):
         return bool(value[0] == 0) or all(_optional(one) for one in value[2])
@@ -210,7 +210,7 @@ def _member(member: Item, char: str) -> bool:
 
 
 def _runs(items: list[Item]) -> list[str]:
-    """Every way to read the pattern, what is not fixed replaced by a gap."""
+    """Every expansion of the pattern, with gaps in place of what is not fixed."""
     ways = [""]
     for op, value in items:
         if op is sre.LITERAL:

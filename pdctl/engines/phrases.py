@@ -1,6 +1,6 @@
-"""What lines say in words, wherever the words stand: reasons travel from engine to router and into answers.
+"""Phrases in log lines, wherever they occur: reasons travel from engine to router and into answers.
 
-sglang 0.5.3 to 0.5.23, sglang-router, smg, pdctl's own engine and router, and the errors of the kernel they quote.
+From sglang 0.5.3 to 0.5.23, sglang-router, smg, pdctl's own engine and router, and the kernel errors they quote.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from typing import NamedTuple
 
 from pdctl.engines import numerals
 
-HEARTBEAT_INTERVAL = 5.0  # seconds between two (SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL), or two health checks
-HEARTBEAT_TRIES = 2  # missed in a row before a prefill is given up (SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE)
-# While nothing comes, sglang looks every so many seconds whether the client is still there (srt/environ.py,
-# SGLANG_REQUEST_STATE_WAIT_TIMEOUT, 0.5.3 to 0.5.23): its line is that much later than the client's leaving at most.
+HEARTBEAT_INTERVAL = 5.0  # seconds between heartbeats (SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL), or health checks
+HEARTBEAT_TRIES = 2  # failures in a row until a prefill is given up (SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE)
+# While there is no output, sglang checks at this interval, in seconds, whether the client is still connected
+# (srt/environ.py, SGLANG_REQUEST_STATE_WAIT_TIMEOUT, 0.5.3 to 0.5.23): its line comes at most this much later.
 CLIENT_POLL = 4.0
 REFUSED = "refused"
 NO_ANSWER = "no answer"
 UNREGISTERED = "not fully registered"
-NOBODY_THERE = (REFUSED, "no connection", "reset")  # a worker that answers badly is there
-CLOSED_BY_KERNEL = (REFUSED, "reset", "disconnected", "closed the connection")  # for a process that is gone
+NOBODY_THERE = (REFUSED, "no connection", "reset")  # a worker that gives a bad answer is there
+CLOSED_BY_KERNEL = (REFUSED, "reset", "disconnected", "closed the connection")  # on behalf of a process that is gone
 CLIENT_CLOSED = "the client closed the connection"
 
-# A decode's failed look-up of a prefill, and the status a bootstrap server answered it with (pdctl's own engine).
+# A decode's failed look-up of a prefill, and the status with which a bootstrap server answered (pdctl's own engine).
 _UNFETCHED = re.compile(
     r"Could not fetch prefill parallel info from (?:bootstrap_addr: )?(?P<addr>[^\s:]+:\d+|\[\S+\]:\d+)"
 )
@@ -44,7 +44,7 @@ _LOST_NODE = re.compile(r"\bits node (\S+)")
 
 
 class TimedOut(NamedTuple):
-    """Seconds. limit: as the line names it, None where it does not, as SGLang's."""
+    """A time-out, in seconds. `limit`: as the line names it, None if it does not, as in SGLang's lines."""
 
     seconds: float
     state: str
@@ -52,14 +52,14 @@ class TimedOut(NamedTuple):
 
 
 class OverdueLeg(NamedTuple):
-    """leg: "prefill" or "decode". flag: the router's limit that it exceeded."""
+    """`leg`: "prefill" or "decode". `flag`: the router's limit that it exceeded."""
 
     leg: str
     flag: str
 
 
 class LegAnswer(NamedTuple):
-    """What pdctl's router says of a leg; the published ones name no room in such a line."""
+    """What pdctl's router reports about a leg; the published routers name no room in such a line."""
 
     leg: str
     url: str
@@ -67,24 +67,24 @@ class LegAnswer(NamedTuple):
 
 
 def looked_up(text: str) -> str | None:
-    """The bootstrap server that a room was given up for, where the reason is that look-up; None for any other."""
+    """The bootstrap server whose failed look-up is the reason a room was given up; None for any other reason."""
     found = _UNFETCHED.search(text)
     return found["addr"] if found else None
 
 
 def lookup_answer(text: str) -> str:
-    """The status a bootstrap server answered with, "" where the line names none."""
+    """The status with which a bootstrap server answered, "" if the line names none."""
     found = _LOOKUP_ANSWERED.search(text)
     return found["status"] if found else ""
 
 
 def failed_heartbeats(text: str) -> int | None:
-    """How many in a row."""
+    """How many heartbeats failed in a row; None if the line does not say."""
     return _count(_HEARTBEATS, text)
 
 
 def failed_checks(text: str) -> int | None:
-    """How many heartbeats or health checks in a row."""
+    """How many heartbeats or health checks failed in a row; None if the line does not say."""
     return _count(_HEARTBEATS, text) or _count(_CHECKS, text)
 
 
@@ -97,19 +97,19 @@ def timed_out(text: str) -> TimedOut | None:
 
 
 def overdue_leg(text: str) -> OverdueLeg | None:
-    """The leg for which pdctl's router ended the room; the published ones name no room in such a line."""
+    """The leg for which pdctl's router ended the room; the published routers name no room in such a line."""
     found = _OVERDUE.search(text)
     return OverdueLeg(found["leg"], found["flag"]) if found else None
 
 
 def tokens_written(text: str) -> int | None:
-    """How many tokens of its answer an engine had written, as the answer's line tells it."""
+    """How many tokens of its answer an engine had written, according to the answer's line."""
     found = _TOKENS_WRITTEN.search(text)
     return numerals.whole(found[1]) if found else None
 
 
 def lost_leg(text: str) -> str:
-    """ "prefill" or "decode", where pdctl's router says that it lost the connection to it; else ""."""
+    """ "prefill" or "decode" if pdctl's router says that it lost the connection to that leg; else ""."""
     found = _LEG_LOST.search(text)
     return found["leg"] if found else ""
 
@@ -120,23 +120,23 @@ def leg_answer(text: str) -> LegAnswer | None:
 
 
 def client_closed(text: str) -> bool:
-    """The answer's line of an engine says it; where none says so outright, only pdctl's engine does."""
+    """Whether an engine's answer line says that the client left; only pdctl's engine says so explicitly."""
     return f"'message': '{CLIENT_CLOSED}'" in text
 
 
 def end_to_end(text: str) -> float | None:
-    """Seconds from request to answer, as the answer's line tells them."""
+    """Seconds from request to answer, according to the answer's line."""
     found = _LATENCY.search(text)
     return float(found[1]) if found else None
 
 
 def several_samples(text: str) -> bool:
-    """The request asks for n > 1."""
+    """Whether the request asks for n > 1."""
     return _SEVERAL_SAMPLES.search(text) is not None
 
 
 def lost_node(text: str) -> str:
-    """The Slurm node that a process was lost with, "" where none is named."""
+    """The Slurm node with which a process was lost, "" if none is named."""
     found = _LOST_NODE.search(text)
     return found[1] if found else ""
 

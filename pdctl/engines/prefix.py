@@ -1,10 +1,10 @@
-"""What stands in front of a log line's message: the collector's words, the time, the ranks, the level, the request.
+"""What precedes a log line's message: the collector's prefix, the time, the ranks, the level, the request.
 
-Knows the layouts of sglang 0.5.3 to 0.5.23, uvicorn inside them, tracing-subscriber (sglang-router, smg, its
---log-json too), NIXL and glog (mooncake); and outside of all these what a collector puts in front: pdctl's own
-`name │ `, docker compose, `kubectl logs --prefix`, CRI, RFC 3339 stamps, syslog, docker's json-file. Collectors and
-colour are taken off, and the way back to the raw line's bytes is kept.
-Pure: no clock, no time zone of the reader. Work grows with the line's length at most linearly.
+Knows the layouts of sglang 0.5.3 to 0.5.23, uvicorn inside them, tracing-subscriber (sglang-router, smg, also with
+--log-json), NIXL and glog (mooncake); and around all these, what a collector prepends: pdctl's own `name │ `, docker
+compose, `kubectl logs --prefix`, CRI, RFC 3339 timestamps, syslog, docker's json-file. Collectors' prefixes and colour
+codes are removed, and offsets into the raw line are kept.
+Pure: independent of the reader's clock and time zone. The work is at most linear in the line's length.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ COLOUR = re.compile(rb"\x1b\[[0-9;:]{0,32}[A-Za-z]")
 _NAMED = re.compile(rb"[A-Za-z0-9][A-Za-z0-9_.-]{0,127} {0,64}(?:\xe2\x94\x82|\|) ")
 # `[pod/prefill-0/engine] …` (kubectl logs --prefix)
 _POD = re.compile(rb"\[pod/[a-z0-9.-]{1,253}/[a-z0-9.-]{1,63}\] ")
-_LAYERS = 4  # a stamp inside a name inside a stamp: more than this no collector writes
+_LAYERS = 4  # such as a timestamp inside a name inside a timestamp; no collector writes more
 
 
 class Peeled(NamedTuple):
-    """outer: the collector's own stamp. dropped: bytes taken off in front, without colour; -1: unpacked from JSON."""
+    """`outer`: the collector's timestamp. `dropped`: bytes removed in front, without colour; -1: unpacked from JSON."""
 
     line: bytes
     outer: re.Match[bytes] | None
@@ -34,7 +34,7 @@ class Peeled(NamedTuple):
 
 
 def peel(line: bytes, stamps: Sequence[re.Pattern[bytes]]) -> Peeled:
-    """The line inside, without colour. stamps: what a collector may write in front, the last one found is its own."""
+    """The inner line, without colour. `stamps`: timestamps a collector may prepend; the last one found is its own."""
     if b"\x1b" in line:
         line = COLOUR.sub(b"", line)
     outer: re.Match[bytes] | None = None
@@ -58,7 +58,7 @@ def peel(line: bytes, stamps: Sequence[re.Pattern[bytes]]) -> Peeled:
 
 
 def origin(raw: bytes, at: int) -> int:
-    """Where byte `at` of a line without colour stands in `raw`, behind the codes that stand right before it."""
+    """The offset in `raw` of byte `at` of the line without colour, after any codes right before it."""
     if b"\x1b" not in raw:
         return at
     plain = end = 0
@@ -70,7 +70,7 @@ def origin(raw: bytes, at: int) -> int:
 
 
 def _unpack(line: bytes) -> bytes | None:
-    """The line inside docker's json-file record, or a tracing JSON record in the plain layout; None: neither."""
+    """The line inside docker's json-file record, or a tracing JSON record in the plain layout; None if neither."""
     if not line.startswith((b'{"log":', b'{"timestamp":')):
         return None
     try:
@@ -90,14 +90,14 @@ def _docker(record: dict[str, object]) -> bytes:
     return (stamp + str(record["log"]).rstrip("\r\n")).encode("utf-8", "replace")
 
 
-# Keys of a tracing record that are no fields of its event.
+# Keys of a tracing record that are not fields of its event.
 _FRAME = frozenset(
     {"timestamp", "level", "message", "fields", "target", "filename", "line_number", "span", "spans", "threadName"}
 )
 
 
 def _tracing(record: dict[str, object]) -> bytes | None:
-    """smg's `--log-json` record (event fields beside or under "fields") as tracing-subscriber's plain line."""
+    """smg's `--log-json` record (event fields at top level or under "fields") as tracing-subscriber's plain line."""
     fields = record.get("fields")
     if not isinstance(fields, dict):
         fields = {key: value for key, value in record.items() if key == "message" or key not in _FRAME}
@@ -119,10 +119,10 @@ def _value(value: object) -> str:
 
 
 class Stamp(NamedTuple):
-    """The time as written. year 0, or month and day 0 too: the layout leaves them out.
+    """The time as written. A year of 0, or also month and day of 0: the layout leaves them out.
 
-    zone: seconds east of UTC, None when not written (then local time of the writer). resolution_s: the written step;
-    the line was written in [stamp, stamp + resolution_s).
+    zone: seconds east of UTC, None if not written (then it is the writer's local time). resolution_s: the step of the
+    timestamp; the line was written in [stamp, stamp + resolution_s).
     """
 
     year: int
@@ -137,9 +137,9 @@ class Stamp(NamedTuple):
 
 
 class Prefix(NamedTuple):
-    """ranks: "DP0 TP1", "" when none. level: a value of row.Level, "" when not written (SGLang writes none).
+    """`ranks`: "DP0 TP1", "" if none. `level`: a value of row.Level, "" if not written (SGLang writes none).
 
-    request: the request id a tracing span names. message: text without colour codes, as rows' patterns read it.
+    request: the request id in a tracing span. message: the text without colour codes, as rows' patterns read it.
     start: offset of the message's first byte in the raw line. span: `key=value …` of the tracing span, as written.
     """
 
@@ -152,7 +152,7 @@ class Prefix(NamedTuple):
     span: str = ""
 
 
-# A stray digit group of another width is no stamp: every number is checked by its width and range here.
+# A stray group of digits of another width is not a timestamp: the width and range of every number are checked here.
 _DATE = rb"(?P<y>\d{4})-(?P<mo>0[1-9]|1[0-2])-(?P<d>0[1-9]|[12]\d|3[01])"
 _CLOCK = rb"(?P<h>[01]\d|2[0-3]):(?P<mi>[0-5]\d):(?P<s>[0-5]\d|60)(?:[.,](?P<f>\d{1,9}))?"
 _ZONE = rb"(?P<z>Z|[+-]\d\d:?\d\d)?"
@@ -165,7 +165,7 @@ GLOG = re.compile(
     rb"(?P<level>[IWEF])(?P<y>\d{4})?(?P<mo>0[1-9]|1[0-2])(?P<d>0[1-9]|[12]\d|3[01]) " + _CLOCK
     + rb" +\d{1,10} [^\s:\]]{1,200}:\d{1,6}\] "
 )  # fmt: skip
-# Not a collector's when a level and a target follow: then it is tracing's own.
+# Not a collector's if a level and a target follow: then it is tracing's own.
 RFC3339 = re.compile(
     _DATE + rb"T" + _CLOCK + rb"(?P<z>Z|[+-]\d\d:?\d\d) (?! ?(?:TRACE|DEBUG|INFO|WARN|ERROR) [a-z])"
     rb"(?:std(?:out|err) [FP] )?"
@@ -175,7 +175,7 @@ SYSLOG = re.compile(
     + rb" \S{1,253} [^\s:\[]{1,128}(?:\[\d{1,10}\])?: "
 )  # fmt: skip
 
-# uvicorn's `INFO:     `, and the level with which sglang 0.5.8 (warnings) and pdctl's router begin a message.
+# uvicorn's `INFO:     `, and the level at the start of a message of sglang 0.5.8 (warnings) and pdctl's router.
 _LEVEL_WORD = re.compile(
     rb"(?:(?P<uvicorn>DEBUG|INFO|WARNING|ERROR|CRITICAL): +"
     rb"|(?P<plain>WARNING|ERROR|CRITICAL)(?: \w{1,64}\.py:\d{1,6}:)? )"
@@ -183,7 +183,7 @@ _LEVEL_WORD = re.compile(
 # `http_request{method=POST … request_id="gnt-…"}: smg::request: …/middleware.rs:310: `
 _SPANS = re.compile(rb"(?:[a-z_]{1,64}\{(?P<span>[^{}]{0,4096})\}:)+ ")
 _TARGET = re.compile(rb"[a-z_][a-z0-9_]{0,63}(?:::[a-z0-9_]{1,64}){0,16}: (?:[^\s:]{1,255}\.rs:\d{1,6}: )?")
-# A field begins behind a space: what stands in a client's own query (`uri=/?request_id=…`) is none.
+# A field follows a space: one in a client's own query (`uri=/?request_id=…`) does not count.
 _REQUEST = re.compile(rb'(?<!\S)request_id="?([!-~]{1,128}?)"?(?: |$)')
 _LEVELS = {
     b"TRACE": "debug", b"DEBUG": "debug", b"INFO": "info", b"WARN": "warning", b"WARNING": "warning",
@@ -193,7 +193,7 @@ _MONTHS = {name: at for at, name in enumerate(b"Jan Feb Mar Apr May Jun Jul Aug 
 
 
 class LineParts(NamedTuple):
-    """Where a line's parts lie: what a search for the message needs, before anything is decoded."""
+    """The positions of a line's parts: what a search for the message needs, before anything is decoded."""
 
     line: bytes  # without collector, colour and line end
     at: int  # the message's first byte in `line`
@@ -201,11 +201,11 @@ class LineParts(NamedTuple):
     outer: re.Match[bytes] | None
     level: bytes
     span: bytes
-    dropped: int  # bytes of the raw line in front of `line`, colour not counted; -1: `line` was unpacked from JSON
+    dropped: int  # bytes of the raw line before `line`, without colour; -1: `line` was unpacked from JSON
 
 
 def split(raw: bytes) -> Prefix:
-    """The parts of one line, whatever it is: a line of no known layout is all message."""
+    """The parts of any line; one of no known layout is all message."""
     return spell(raw, cut(raw))
 
 
@@ -214,12 +214,12 @@ def cut(raw: bytes) -> LineParts:
     line = raw.rstrip(b"\r\n")
     if b"\x1b" in line:
         line = COLOUR.sub(b"", line)
-    if line[:1] == b"[":  # by far the commonest: SGLang's own, not wrapped
+    if line[:1] == b"[":  # by far the most common: SGLang's own, without a collector's prefix
         layout = SGLANG.match(line)
         if layout is not None:
             return _behind(Peeled(line, None, 0), layout)
     elif line[:2] == b"20":
-        # A level and a target behind the time: tracing's own, whatever else a collector's stamp may look like.
+        # A level and a target after the time mean that it is tracing's own and not a collector's.
         layout = TRACING.match(line)
         if layout is not None and line[layout.end() : layout.end() + 1].islower():
             return _behind_target(Peeled(line, None, 0), layout)
@@ -258,7 +258,7 @@ def _behind_target(peeled: Peeled, layout: re.Match[bytes]) -> LineParts:
 
 
 def spell(raw: bytes, parts: LineParts) -> Prefix:
-    """The dear half of `split`: numbers, text, and the way back to the raw line."""
+    """The expensive half of `split`: numbers, text, and offsets into the raw line."""
     layout = parts.layout
     ranks = layout["ranks"].strip().decode("ascii") if layout is not None and layout.re is SGLANG else ""
     message = parts.line[parts.at :]
@@ -272,9 +272,9 @@ def spell(raw: bytes, parts: LineParts) -> Prefix:
 
 
 def stamp_of(parts: LineParts) -> Stamp | None:
-    """When the line says it was written, without the rest of `spell`."""
+    """The line's timestamp, without the rest of `spell`."""
     layout, outer = parts.layout, parts.outer
-    # The collector's clock has a zone and finer steps; where it wrote a stamp, it wrote it as the line came.
+    # The collector's timestamp has a zone and a finer resolution, and was written as the line arrived.
     if outer is not None and (outer.re is RFC3339 or layout is None):
         return _stamp(outer)
     return _stamp(layout) if layout is not None else None
@@ -283,7 +283,7 @@ def stamp_of(parts: LineParts) -> Stamp | None:
 def _stamp(match: re.Match[bytes]) -> Stamp:
     if match.re is not SGLANG:
         return _stamp_of(match)
-    text = match[0]  # with the ranks: a few processes write many lines a second
+    text = match[0]  # includes the ranks: a few processes write many lines per second
     stamp = _STAMPS.get(text)
     if stamp is None:
         if len(_STAMPS) >= _MOST_STAMPS:

@@ -1,8 +1,8 @@
-"""What a log line proves, in words of no engine: the rows of each engine say it of theirs, whoever reads logs asks it.
+"""What a log line proves, in engine-neutral terms: each engine's rows declare it, and code that reads logs asks for it.
 
 A phase is a step of the line's room, in SGLang's own terms (0.5.3 to 0.5.23). A sign is about the moment of its line
-("sends", "arrives") or about all that lies before it ("sent", "arrived"): a decode's failed transfer proves that the
-page list is out, and says nothing about when it went.
+("sends", "arrives") or about everything before it ("sent", "arrived"): a decode's failed transfer proves that the page
+list was sent, but not when.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Phase(str, Enum):
     DISPATCHED = "dispatched"  # the router chose a pair
     RECEIVED = "received"  # an engine has the HTTP request
     BOOTSTRAP = "bootstrap"  # prefill: in the bootstrap queue, waiting for the decode's page list
-    PREALLOC = "prealloc"  # decode: knows the room; resolving the prefill, reserving pages
+    PREALLOC = "prealloc"  # decode: has the room; resolving the prefill, reserving pages
     HANDSHAKE = "handshake"  # TransferInfo sent by the decode, or arrived at a prefill
     FORWARD = "forward"  # prefill: waiting for or in its forward pass
     TRANSFER = "transfer"  # KV pages moving
@@ -40,7 +40,7 @@ _ORDER = {phase: index for index, phase in enumerate(Phase)}
 
 
 class Sign(str, Enum):
-    """The value is the word of a user's own rows; docs/dialects.md lists all. `names`: of the line's values."""
+    """The value is the word used in a user's own rows; docs/dialects.md lists all. Backquoted names are row values."""
 
     meaning: str
 
@@ -56,7 +56,7 @@ class Sign(str, Enum):
     BOOTSTRAP_LISTENS = "bootstrap-listens", "its bootstrap server does, at `port` or `addr`"
     BACKEND = "backend", "it moves KV cache with `backend`"
     CLOCK = "clock", "the time with its zone: `clock`"
-    # A process, from its start to its end.
+    # A process from its start to its end.
     STARTED = "started", "it says what it was started with, once in its life"
     LAUNCHED = "launched", "written into its log by whoever launched it, who will write its end there, too"
     WEIGHTS_LOADED = "weights-loaded", "the checkpoint is in memory"

@@ -1,6 +1,6 @@
-"""Which row a log line is, and what it says: one look at its first bytes, then only the rows that begin so.
+"""Which row a log line matches, and its values: one look-up by its first bytes, then only the rows that begin so.
 
-A line nobody knows costs the search for its message and one look-up; a known one costs its row's pattern besides.
+An unknown line costs the search for its message and one look-up; a known one also costs its row's pattern.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from pdctl.engines.base import Row, Speaker
 
 
-HEAD = 4  # bytes of the message by which rows are found
+HEAD = 4  # bytes of the message by which rows are looked up
 
 
 class Said(NamedTuple):
-    """values: the groups that took part, and of a tracing span request_id, method, path, status, latency_us."""
+    """`values`: the groups that matched, and from a tracing span request_id, method, path, status, latency_us."""
 
     row: Row
     values: Mapping[str, str]
@@ -33,7 +33,7 @@ class Said(NamedTuple):
 
 
 class _Entry:
-    """A row whose pattern is compiled when a line first needs it: compiling all takes longer than most commands."""
+    """A row whose pattern is compiled on first use, because compiling all takes longer than most commands."""
 
     __slots__ = ("_pattern", "literal", "row", "speaker")
 
@@ -50,7 +50,7 @@ class _Entry:
 
 
 class Speech:
-    """Rows, ready to be asked. Earlier rows win over later ones."""
+    """Rows, indexed for matching. Earlier rows win over later ones."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self.rows = tuple(rows)
@@ -63,12 +63,12 @@ class Speech:
                 places.setdefault(key, []).append(at)
             if not keys:
                 floating.append(at)
-        # Rows without a fixed beginning are tried on every line, in their place among the others.
+        # Rows without a fixed beginning are tried on every line, at their position among the others.
         self._floating = tuple(entries[at] for at in floating)
         self._by_head = {key: tuple(entries[at] for at in sorted((*own, *floating))) for key, own in places.items()}
 
     def match(self, raw: bytes, speakers: frozenset[Speaker] | None = None) -> Said | None:
-        """The row this line is, or None. speakers: only rows these write (adapters.speaks); None: any."""
+        """The row that this line matches, or None. `speakers`: only rows these write (adapters.speaks); None: any."""
         parts = cut(raw)
         line, at = parts.line, parts.at
         message: str | None = None
@@ -82,17 +82,17 @@ class Speech:
             found = entry.read(message)
             if found is not None:
                 if b" HTTP/" in line and "HTTP/" not in entry.row.pattern and _ACCESS_END.search(line, at):
-                    return None  # an access line, whatever its client wrote into a header that uvicorn believes
+                    return None  # an access line, whatever its client wrote into a header that uvicorn trusts
                 values = {name: value for name, value in found.groupdict().items() if value is not None}
                 if "room" in values and numerals.whole(values["room"]) is None:
-                    return None  # no room has such a number: the line is somebody's garbage
+                    return None  # no room has such a number: the line is garbage
                 if parts.span:
                     values = {**_span(parts.span), **values}
                 return Said(entry.row, MappingProxyType(values), spell(raw, parts))
         return None
 
     def read(self, lines: Iterable[bytes]) -> Iterator[tuple[bytes, Said | None]]:
-        """Each line of a log with the row it is: one that continues another (`Row.follows`) only where it does."""
+        """Each line of a log with its row; a row that continues another (`Row.follows`) matches only after that one."""
         before = ""
         for raw in lines:
             said = self.match(raw)
@@ -104,24 +104,24 @@ class Speech:
 
 @lru_cache(maxsize=4096)
 def heads(pattern: str) -> frozenset[bytes]:
-    """The first HEAD bytes of whatever `pattern` matches; empty when it does not fix them."""
+    """The possible first HEAD bytes of what `pattern` matches; empty if they are not fixed."""
     group = _CHOICE.match(pattern)
     starts = [lead(word + pattern[group.end() :]) for word in group[1].split("|")] if group else [lead(pattern)]
     return frozenset(start[:HEAD] for start in starts) if min(map(len, starts)) >= HEAD else frozenset()
 
 
 def lead(pattern: str) -> bytes:
-    """The literal text every match of `pattern` begins with."""
+    """The literal text with which every match of `pattern` begins."""
     found = _LITERAL.match(pattern)
-    assert found is not None  # it matches the empty text
+    assert found is not None  # it also matches the empty text
     return re.sub(r"\\(.)", r"\1", found[0], flags=re.DOTALL).encode()
 
 
-# What uvicorn writes behind the client's address, which X-Forwarded-For may have set.
+# What uvicorn writes after the client's address, which X-Forwarded-For may have set.
 _ACCESS_END = re.compile(rb' - "[A-Z]{3,10} [^\s"]* HTTP/\d(?:\.\d)?" \d{3}(?: [A-Za-z -]{1,40})?$')
-# Characters that stand for themselves, none that a quantifier behind it lets be missing.
+# Characters that stand for themselves, except those that a following quantifier makes optional.
 _LITERAL = re.compile(r"(?:(?:[^\\.^$*+?{}\[\]|()]|\\[^0-9A-Za-z])(?![*?{]))*", re.DOTALL)
-# `(?:Prefill|Decode) batch`: words alone, nothing that repeats.
+# `(?:Prefill|Decode) batch`: only words, nothing that repeats.
 _CHOICE = re.compile(r"\((?:\?:|\?P<\w+>)((?:[\w .:,'-]+\|)+[\w .:,'-]+)\)(?![*+?{])")
 _FIELDS = re.compile(rb'(?<!\S)(request_id|uri|path|method|status_code|latency)="?([!-~]{1,512}?)"?(?= |$)')
 _NAMES = {b"request_id": "request_id", b"uri": "path", b"path": "path", b"method": "method", b"status_code": "status"}
@@ -135,9 +135,9 @@ def _may_say(speakers: frozenset[Speaker], speaker: Speaker) -> bool:
     return speaker in speakers or any(speaks(one, speaker) for one in speakers)
 
 
-KEPT = 20_000  # shapes counted apart; the rest of a log that has more is counted together
-WIDEST = 120  # characters of a shape
-# What differs from line to line of one shape: numbers, ids, addresses, paths, quoted text.
+KEPT = 20_000  # shapes counted separately; further ones are counted together
+WIDEST = 120  # characters in a shape
+# What differs between lines of one shape: numbers, ids, addresses, paths, quoted text.
 _VARIABLE = re.compile(
     r"https?://[^\s,)\]}'\"]+|'[^']{1,200}'|\"[^\"]{1,200}\"|(?<![\w/])/[\w./-]{2,}|\b[0-9a-f]{8,}(?:-[0-9a-f]{4,}){0,4}\b"
     r"|0x[0-9a-f]+|-?\d+(?:\.\d+)*"
@@ -158,7 +158,7 @@ class LineShape(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """empty: lines with nothing on them; they are neither known nor unknown. rows, shapes: the commonest first."""
+    """`empty`: blank lines, which are neither known nor unknown. `rows`, `shapes`: the most frequent first."""
 
     lines: int
     known: int
@@ -172,7 +172,7 @@ class Survey(NamedTuple):
 
 
 def survey(lines: Iterable[bytes], speech: Speech) -> Survey:
-    """One pass; memory is bounded by KEPT shapes."""
+    """Count known and unknown lines in one pass; memory is bounded by KEPT shapes."""
     total = empty = 0
     rows: Counter[str] = Counter()
     known: dict[str, Row] = {}

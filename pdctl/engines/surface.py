@@ -1,6 +1,6 @@
-"""What an engine tells of itself over HTTP, and how that reads in SGLang's keys, in which doctor compares.
+"""What an engine reports about itself over HTTP, translated into SGLang's keys, which doctor compares.
 
-SGLang's own is in front; modules named in $PDCTL_ENGINES may bring one as SURFACE (docs/new-engine.md).
+SGLang's own comes first; modules named in $PDCTL_ENGINES may bring one as SURFACE (docs/new-engine.md).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pdctl.engines.sglang.endpoints import paths
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    Object = Mapping[str, Any]  # of a JSON document
+    Object = Mapping[str, Any]  # an object of a JSON document
 
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """Paths, "" or () where it has none.
+    """An engine's HTTP paths, "" or () if it has none.
 
-    info: what it is and was started with, the first that does not answer 404 counts. read: that answer in the keys of
-    SGLang's /server_info, {} for one that is not this engine's; without `version`, which is SGLang's release.
+    info: what it is and was started with; the first path that does not answer 404 counts. read: that answer in the
+    keys of SGLang's /server_info, {} if it is not this engine's; without `version`, which is SGLang's release.
     """
 
     info: tuple[str, ...]
@@ -36,11 +36,11 @@ class Surface:
     health_generate: str = ""
 
 
-SAYS = frozenset({"disaggregation_mode", "model_path", "tp_size", "version"})  # every release tells one of them
+SAYS = frozenset({"disaggregation_mode", "model_path", "tp_size", "version"})  # every release reports one of these
 
 
 def _sglang(said: Object) -> Object:
-    """A JSON object of something else (mini_lb's, which lists its workers; a dashboard's) is none."""
+    """The object itself, or {} if it is another program's (mini_lb's, which lists its workers; a dashboard's)."""
     return {} if SAYS.isdisjoint(said) else said
 
 
@@ -51,7 +51,7 @@ SGLANG = Surface(
 
 
 def surfaces() -> tuple[Surface, ...]:
-    """In the order in which they are tried. Raises UsageError for a module that cannot be imported."""
+    """The surfaces, in the order in which they are tried. Raise UsageError if a module cannot be imported."""
     return _all(os.environ.get(base.VARIABLE, ""))
 
 

@@ -1,4 +1,4 @@
-"""Which releases of an engine the tables know, and which of them answers for any other release."""
+"""Which releases of an engine the tables know, and which of them stands in for any other release."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import NamedTuple
 from pdctl.engines import tables
 from pdctl.errors import UsageError
 
-# Major, minor, micro; a post release has its number behind them: 0.5.10 < 0.5.10.post1 < 0.5.11.
+# Major, minor, micro, then the number of a post release: 0.5.10 < 0.5.10.post1 < 0.5.11.
 Version = tuple[int, ...]
 
-DIGITS = 6  # of one number of a version; more are somebody's build number or garbage
+DIGITS = 6  # in one number of a version; more are a build number or garbage
 POST = re.compile(rf"[.-]?post(\d{{1,{DIGITS}}})")
 
 
 def parse(text: str, package: str = "sglang") -> Version:
-    """`0.5.18`, `v0.5.18` and `0.5.18rc1` alike: the three leading numbers, and that of a post release."""
+    """The three leading numbers, and that of a post release; `0.5.18`, `v0.5.18` and `0.5.18rc1` are alike."""
     numbers: list[int] = []
     rest = text.strip().removeprefix("v")
     for part in rest.split(".")[:3]:
@@ -32,7 +32,7 @@ def parse(text: str, package: str = "sglang") -> Version:
 
 
 def newest(package: str) -> str:
-    """The newest release that was read, as it is written."""
+    """The newest release that was read, as written."""
     return tables.sources(package)[-1].version
 
 
@@ -42,11 +42,11 @@ def spell(version: Version) -> str:
 
 @lru_cache(maxsize=16)
 def released(package: str) -> tuple[Version, ...]:
-    """The releases of a package whose sources were read, the oldest first."""
+    """The releases of a package whose sources were read, oldest first."""
     return tuple(parse(source.version) for source in tables.sources(package))
 
 
-# The releases whose sources were read, the oldest first (engines/releases/sglang/releases.tsv).
+# The releases whose sources were read, oldest first (engines/releases/sglang/releases.tsv).
 SGLANG: tuple[Version, ...] = released("sglang")
 OLDEST, NEWEST = SGLANG[0], SGLANG[-1]
 
@@ -82,7 +82,7 @@ V0_5_23: Version = (0, 5, 23)
 
 
 class Release(NamedTuple):
-    """`known` is the release whose rows are used; `note` says why when that is not the one asked for."""
+    """`known`: the release whose rows are used; `note`: why, if that is not the one asked for."""
 
     asked: str
     known: Version
@@ -100,7 +100,7 @@ class Span(NamedTuple):
 
 
 def resolve(text: str | None, package: str = "sglang") -> Release:
-    """The rows that answer for release `text` (None: the newest known); UsageError for older than the oldest known."""
+    """The release to use for `text` (None: the newest known). Raise UsageError if it is older than all known ones."""
     known = released(package)
     if text is None:
         return Release(spell(known[-1]), known[-1])
@@ -115,7 +115,7 @@ def resolve(text: str | None, package: str = "sglang") -> Release:
 
 
 def unread(version: Version, package: str = "sglang") -> str:
-    """What to know about a release that is not in the tables, as one sentence; "" for one that is."""
+    """One sentence about a release that is not in the tables; "" for one that is."""
     known = released(package)
     if version in known:
         return ""
@@ -131,7 +131,7 @@ def unread(version: Version, package: str = "sglang") -> str:
 
 
 def span_of(item: tables.Item) -> Span:
-    """The releases of a table's line."""
+    """The span of a table's line."""
     return Span(_written(item.since), _written(item.until) if item.until else None)
 
 

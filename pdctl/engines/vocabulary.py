@@ -1,7 +1,7 @@
-"""The rows that logs are read by: the shipped ones and, in front, a user's own (*.yaml files, docs/dialects.md).
+"""The rows by which logs are read: a user's own (*.yaml files, docs/dialects.md), then the shipped ones.
 
-A file that cannot be read is refused as a whole, with its line and what to write there: half-read rows would make a
-verdict depend on a typing error.
+A file with a mistake is refused as a whole, naming the line and the fix: with half-read rows, a verdict would depend
+on a typing error.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 REQUIRED = ("id", "speaker", "level", "literal", "pattern", "example")
 OPTIONAL = ("role", "since", "until", "phase", "backend", "cause", "echo", "needs", "proves", "reached")
 ROLES = ("prefill", "decode", "router", "")
-LARGEST = 1 << 20  # bytes of one file
+LARGEST = 1 << 20  # bytes in one file
 
 
 @lru_cache(maxsize=4)
 def speech(extra: Path | None = None) -> Speech:
-    """The shipped rows; with `extra`, the rows of its *.yaml files in front of them (UsageError names a bad line)."""
+    """The shipped rows, after those of the *.yaml files in `extra`. Raise UsageError naming a bad line."""
     if extra is None:
         return Speech(rows())
     return Speech((*load(extra), *rows()))
 
 
 class Cell(NamedTuple):
-    """One value of a file: its text and where it stands."""
+    """One value in a file: its text, YAML tag and position."""
 
     text: str
     tag: str
@@ -49,7 +49,7 @@ class Cell(NamedTuple):
 
 
 def load(directory: Path) -> tuple[Row, ...]:
-    """Rows of all files in order of their names. Raises UsageError naming file, line and fix."""
+    """The rows of all files, in the order of their names. Raise UsageError naming file, line and fix."""
     if not directory.is_dir():
         raise UsageError(f"{directory}: no such directory of dialect rows", "name a directory that holds *.yaml files")
     files = sorted((*directory.glob("*.yaml"), *directory.glob("*.yml")))
@@ -157,7 +157,7 @@ def _row(cells: dict[str, Cell], where: str) -> Row:
 
 
 def _prove(row: Row, where: str) -> None:
-    """The example is the test of its row."""
+    """Test the row with its example. Raise UsageError if they do not match."""
     if Speech((row,)).match(row.example.encode()) is None:
         raise UsageError(
             f"{where}: the example of {row.id} is not matched by its literal and pattern",
@@ -190,7 +190,7 @@ def _role(cell: Cell | None) -> str:
 
 
 def _signs(cell: Cell | None) -> tuple[Sign, ...]:
-    """One word, or several with commas between them."""
+    """The signs named by one word, or by several separated by commas."""
     words = [] if cell is None else [word.strip() for word in cell.text.split(",")]
     named = [_one_of(cell._replace(text=word), Sign) for word in words if cell is not None]
     return tuple(sign for name in named for sign in Sign if sign.value == name)

@@ -1,1 +1,1 @@
-"""The ops side's only network input and output: endpoints in, facts out."""
+"""The only network input and output of the operations side: endpoints in, facts out."""

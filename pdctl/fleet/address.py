@@ -1,4 +1,4 @@
-"""What a URL or a host and port name, and whether that port takes a connection from here."""
+"""Parse URLs and host:port, resolve them, and test whether a port accepts a connection from here."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class Unanswered(Exception):
-    """Nobody answered, or not to the end; the text is the reason, in words."""
+    """There was no answer, or not a complete one; the text is the reason."""
 
 
 class SocketAddress(NamedTuple):
-    """A socket address as the system wants it."""
+    """A socket address as the socket module takes it."""
 
     family: int
     address: tuple[str | int | bytes, ...]
 
 
 class HttpTarget(NamedTuple):
-    """`authority` is the Host header, `path` begins with / and holds the query."""
+    """A parsed URL. `authority`: the Host header; `path` begins with / and includes the query."""
 
     secure: bool
     host: str
@@ -57,7 +57,7 @@ def parse(url: str) -> HttpTarget:
 
 
 def host_and_port(url: str) -> tuple[str, int | None]:
-    """Of a URL of any scheme or of host:port, without brackets; ("", None) for what is neither."""
+    """The host, without brackets, and port of a URL of any scheme or of host:port; ("", None) for anything else."""
     try:
         parts = urlsplit(url if "://" in url else f"//{url}")
         return parts.hostname or "", parts.port
@@ -66,7 +66,7 @@ def host_and_port(url: str) -> tuple[str, int | None]:
 
 
 def bracketed(host: str) -> str:
-    """As it stands in a URL: an IPv6 literal in brackets."""
+    """The host as written in a URL: an IPv6 literal in brackets."""
     return f"[{host}]" if ":" in host and host[0] != "[" else host
 
 
@@ -75,7 +75,7 @@ def join(host: str, port: int) -> str:
 
 
 def places(host: str, port: int, deadline: Deadline) -> tuple[SocketAddress, ...]:
-    """Every address of `host`. A name is looked up aside: the system's resolver knows no deadline."""
+    """Every address of `host`. Names are resolved in a thread, because the system's resolver has no deadline."""
     try:
         return _ask(host, port, socket.AI_NUMERICHOST)
     except (OSError, UnicodeError):
@@ -105,13 +105,13 @@ def _ask(host: str, port: int, flags: int) -> tuple[SocketAddress, ...]:
 
 
 def words(error: Exception) -> str:
-    """The system's words without its number ("[Errno 111] Connection refused")."""
+    """The error's text without its number ("[Errno 111] Connection refused")."""
     said = re.sub(r"^\[[^\]]*\] ", "", str(error)).rstrip(".") or type(error).__name__
     return said[0].lower() + said[1:]
 
 
 def dial(host: str, port: int, deadline: Deadline) -> str:
-    """Empty when it was reached, else why not."""
+    """Connect to host:port; return "" if it was reached, else why not."""
     try:
         found = places(host, port, deadline)
     except Unanswered as error:

@@ -1,4 +1,4 @@
-"""Bootstrap servers as they are now: which ranks they name (sglang 0.5.3 to 0.5.23), and which are reached."""
+"""Probe bootstrap servers: which ranks they name (sglang 0.5.3 to 0.5.23), and which of these are reached."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pdctl.fleet.http_client import Answer
     from pdctl.fleet.peer_json import Object
 
-# Axis → what the dialect calls its size; and the axis that each word of a question selects a rank on.
+# Axis → the name of its size; then the axis on which each query parameter selects a rank.
 AXES = {"dp": "dp_size", "cp": "attn_cp_size", "tp": "attn_tp_size", "pp": "pp_size"}
 AXIS_OF = {
     "prefill_dp_rank": "dp",
@@ -34,17 +34,17 @@ AXIS_OF = {
     "engine_rank": "tp",
     "target_dp_group": "dp",
 }
-MAX_RANKS = 1024  # of one prefill that are asked for; a layout that claims more is not believed
-MAX_SIZE = 1 << 20  # ranks along one axis: more is nonsense
+MAX_RANKS = 1024  # ranks asked for per prefill; a layout that claims more is not trusted
+MAX_SIZE = 1 << 20  # ranks along one axis; a larger size is nonsense
 COUNT = re.compile(rows.NOT_COMPLETE)
-AT_ONCE = 64  # servers, later ranks, looked at together
-PATIENCE = 5.0  # seconds for one look, as long as a decode waits for one
+AT_ONCE = 64  # servers, and then ranks, probed at once
+PATIENCE = 5.0  # seconds for one request, as long as a decode waits for it
 
 
 class Style(NamedTuple):
-    """One of the two ways of GET /route: the words of the question, and the sizes in the answer when all ranks are -1.
+    """One of the two forms of GET /route: the query parameters, and the sizes in the answer if all ranks are -1.
 
-    `sizes` in the order of AXES; empty where the releases that speak it have no such axis.
+    `sizes` is in the order of AXES; "" if the releases that use the form have no such axis.
     """
 
     name: str
@@ -52,12 +52,12 @@ class Style(NamedTuple):
     sizes: tuple[str, ...]
 
     def query(self, dp: int = -1, cp: int = -1, tp: int = -1, pp: int = -1) -> str:
-        """With no rank given: the parallel layout of the whole prefill."""
+        """The path and query for one rank; without a rank, for the parallel layout of the whole prefill."""
         ranks = {"dp": dp, "cp": cp, "tp": tp, "pp": pp}
         return "/route?" + "&".join(f"{word}={ranks[AXIS_OF[word]]}" for word in self.words)
 
     def layout(self, body: Object) -> tuple[int, int, int, int] | None:
-        """dp, cp, tp, pp; None when a size is missing or no size (0.5.3, 0.5.8: before the first rank registers)."""
+        """dp, cp, tp, pp; None if a size is missing or invalid (0.5.3, 0.5.8: before the first rank registers)."""
         found = [peer_json.integer(body.get(name)) if name else 1 for name in self.sizes]
         dp, cp, tp, pp = (size if size is not None and 0 < size < MAX_SIZE else 0 for size in found)
         return (dp, cp, tp, pp) if dp and cp and tp and pp else None
@@ -75,7 +75,7 @@ QUERY, OLD_QUERY = NEW.query(), OLD.query()
 
 @dataclass(frozen=True, slots=True)
 class RankRegistration:
-    """`registered` is None where the server does not count (it is unreachable, or older than 0.5.13)."""
+    """`registered` is None if the server does not count ranks (it is unreachable, or older than 0.5.13)."""
 
     reached: bool
     complete: bool
@@ -97,7 +97,7 @@ def registration(host: str, port: int, ranks: int, timeout: float = 2.0) -> Rank
 
 
 def counted(text: str) -> int | None:
-    """How many ranks an answer says have registered."""
+    """The number of registered ranks that an answer reports, or None."""
     found = COUNT.search(text)
     return numerals.whole(found["registered"]) if found else None
 
@@ -107,7 +107,7 @@ def ranks_of(layout: tuple[int, int, int, int]) -> int:
 
 
 def _old(base: str, answer: http_client.Answer, ranks: int, timeout: float) -> RankRegistration:
-    """Before 0.5.13 the sizes are told from the first rank on, so the ranks are asked for one by one."""
+    """Registration before 0.5.13: the sizes are known from the first rank on, so ask for the ranks one by one."""
     layout = OLD.layout(peer_json.mapping(answer.json())) if answer.ok else None
     if layout is None or ranks_of(layout) > MAX_RANKS:
         return RankRegistration(answer.reached, False, 0 if answer.ok else None, answer.reason)
@@ -120,9 +120,9 @@ STYLES = {style.name: style for style in (NEW, OLD)}
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Where a prefill's bootstrap server is said to be, and who says so (see observations.Bootstrap).
+    """Where a prefill's bootstrap server is said to listen, and which sources say so (see observations.Bootstrap).
 
-    ranks: how many registrations it owes, None: only it knows.
+    ranks: the number of registrations the prefill owes; None if only it knows.
     """
 
     prefill: str
@@ -169,7 +169,7 @@ def _bootstrap(seen: Bootstrap, style: Style) -> Bootstrap:
     topology = peer_json.mapping(seen.route.body if seen.route else None)
     layout = style.layout(topology)
     expected = seen.expected if seen.expected is not None or layout is None else ranks_of(layout)
-    # A release that counts answers only when all are there; the others are counted rank by rank.
+    # A release that counts answers only once all have registered; for the others, count rank by rank.
     registered = ranks_of(layout) if layout and style is NEW else None if layout else 0
     reason = "" if layout else "no rank has registered"
     return replace(
@@ -185,7 +185,7 @@ def _bootstrap(seen: Bootstrap, style: Style) -> Bootstrap:
 
 
 def _something_else(seen: Bootstrap, base: str, route: Answer, probing: Prober) -> Bootstrap:
-    """Tells an engine's HTTP port from others: the commonest wrong number."""
+    """Recognise the HTTP port of an engine, the most common wrong number, or any other HTTP server."""
     for path in INFO_PATHS:
         look = probing.look(base, path)
         mode = peer_json.mapping(look.body).get("disaggregation_mode")
@@ -203,13 +203,13 @@ def _layout(server: Bootstrap) -> tuple[int, int, int, int] | None:
 
 
 def _ranks(server: Bootstrap) -> Iterable[tuple[int, ...]]:
-    """dp, cp, tp, pp of every rank its layout has."""
+    """dp, cp, tp, pp of every rank in the server's layout."""
     axes = (range(min(size, MAX_RANKS)) for size in _layout(server) or (0,))
     return islice(product(*axes), MAX_RANKS)
 
 
 def _rank(server: Bootstrap, rank: tuple[int, ...], probing: Prober, patience: float) -> RankAddress | str:
-    """Its address and whether it is reached, or why the server does not name it."""
+    """The rank's address and whether it is reached, or why the server does not name it."""
     dp, cp, tp, pp = rank
     look = probing.look(join(server.host, server.port), STYLES[server.style].query(dp, cp, tp, pp))
     name = f"dp{dp} cp{cp} tp{tp} pp{pp}"
@@ -219,7 +219,7 @@ def _rank(server: Bootstrap, rank: tuple[int, ...], probing: Prober, patience: f
     ip, port = peer_json.text(body.get("rank_ip")), peer_json.integer(body.get("rank_port"))
     if not ip or port is None or not 0 < port <= LAST_PORT:
         return f"{name}: answered without a usable rank_ip and rank_port: {_short(look)}"
-    # Known without a connection, which a rank with keys would take for a stranger's.
+    # Checked without a connection if possible: a rank with keys would take it for a stranger's.
     reason = "" if is_listening(ip, port) else dial(ip, port, probing.deadline.within(patience))
     return RankAddress(dp, cp, tp, pp, ip, port, not reason, reason)
 

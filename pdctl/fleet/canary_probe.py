@@ -1,4 +1,4 @@
-"""Real requests through every pair, each sent to both legs as a router would: what works, whatever health says."""
+"""Send real requests through every pair, to both legs as a router does: what works, whatever health checks say."""
 
 from __future__ import annotations
 
@@ -27,22 +27,23 @@ if TYPE_CHECKING:
 
 
 GENERATE, ABORT = "/generate", "/abort_request"
-ABORT_WITHIN = 2.0  # seconds an engine has to take the abort of a request it should no longer hold
-MAX_ROOM = 2**53  # rooms of SGLang have 63 bits; below this every JSON tool can carry them
+ABORT_WITHIN = 2.0  # seconds for an engine to accept the abort of a request it should no longer hold
+MAX_ROOM = 2**53  # SGLang's rooms have 63 bits; below 2**53 every JSON tool handles them exactly
 _rooms = random.SystemRandom()
 EXTRAS = (OVER_LENGTH, CANCEL, N2, BURST)
-AT_ONCE = 16  # pairs of the matrix
-PATIENCE = 20.0  # seconds for one pair: on a wrong pairing real engines are silent for 300
-TOGETHER = 8  # requests of a burst
+AT_ONCE = 16  # pairs of the matrix tried at once
+PATIENCE = 20.0  # seconds for one pair: if it is wrong, real engines stay silent for 300
+TOGETHER = 8  # requests in a burst
 LONG_ANSWER = 128  # tokens of the answer that is cancelled
-FILLER = 1  # the token an over-long prompt is made of
+FILLER = 1  # the token that an over-long prompt consists of
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One instance of a pair. Of a prefill: the bootstrap host and port that go into the body, a port of None as null.
+    """One instance of a pair. For a prefill: the bootstrap host and port in the body; a port of None is sent as null.
 
-    bootstrap_host None: the host of its URL, as routers do. Null is never sent: it ends a decode's scheduler (0.5.13+).
+    bootstrap_host None: the host of its URL, as routers send it. A null host is never sent, because it ends a
+    decode's scheduler (0.5.13+).
     """
 
     name: str
@@ -53,7 +54,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """`ids` instead of `text` for engines without a tokenizer. `tokens`: how many are to be generated, exactly."""
+    """`ids` instead of `text` for engines without a tokenizer. `tokens`: the exact number to generate."""
 
     text: str = "The quick brown fox jumps over the lazy dog. The quick brown"
     ids: tuple[int, ...] = ()
@@ -69,7 +70,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class PairExchange:
-    """What became of one room. A leg that was given up on has status 0; `spoke`: the decode sent a token."""
+    """The outcome of one room. A leg that was given up has status 0; `spoke`: the decode sent a token."""
 
     room: int
     prefill: Answer
@@ -79,7 +80,7 @@ class PairExchange:
 
 
 def fresh_room() -> int:
-    """Never 0, which sglang takes for "not written"; even, as n samples take the room and those after it."""
+    """A random room: never 0, which sglang takes for "not written"; even, since n samples also use the rooms after."""
     return 2 * _rooms.randrange(1, MAX_ROOM // 2)
 
 
@@ -93,7 +94,7 @@ def exchange(
     both: bool = False,
     leave: bool = False,
 ) -> PairExchange:
-    """`both`: wait for both answers even when one leg fails. `leave`: stream, and go once the decode has spoken."""
+    """Send `body` to both legs. `both`: wait for both even if one fails. `leave`: stream, leave at the first token."""
     room = fresh_room()
     rid = own_adapters.rid(room)
     sent = {
@@ -123,7 +124,7 @@ def exchange(
 
 
 class StreamedTokens:
-    """Whether a streamed answer holds a token yet."""
+    """Watches a streamed answer for its first token."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -176,7 +177,7 @@ def _host(url: str) -> str:
     try:
         return bracketed(parse(url).host)
     except Unanswered:
-        return url  # no address: nothing will be sent to it
+        return url  # not an address: nothing will be sent to it
 
 
 def _failed(call: Call) -> bool:
@@ -184,7 +185,7 @@ def _failed(call: Call) -> bool:
 
 
 def _abort(sides: Sequence[Side], rid: str, key: str) -> None:
-    """Also when the deadline has passed or was called off: this is what leaves the engines clean."""
+    """Abort the request on both sides, even after the deadline, so that the engines hold nothing of it."""
     within = Deadline(ABORT_WITHIN)
     calls = [Call("POST", side.url.rstrip("/") + ABORT, {"rid": rid}, within, key=key) for side in sides]
     try:
@@ -196,7 +197,7 @@ def _abort(sides: Sequence[Side], rid: str, key: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """One kind of request for one pair: `patience` seconds for it, `whole` for all of them."""
+    """One kind of request on one pair: `patience` seconds for it, `whole` for all of them together."""
 
     kind: str
     prefill: Side
@@ -206,7 +207,7 @@ class Errand:
     key: str
 
     def send(self, body: dict[str, object], *, both: bool = False, leave: bool = False) -> PairExchange | None:
-        """None when the time for all of them is over."""
+        """Send `body`; None if the time for all of them is over."""
         if self.whole.passed:
             return None
         within = self.whole.within(self.patience)
@@ -217,7 +218,7 @@ class Errand:
         return Canary(self.kind, self.prefill.name, self.decode.name, 0, None, 0.0, reason=f"not sent: {reason}")
 
     def result(self, done: PairExchange, reason: str) -> Canary:
-        """ok without a reason."""
+        """The canary's result; it is ok if `reason` is empty."""
         given = outputs(done.decode.json()) if done.decode.ok else ()
         return Canary(
             kind=self.kind,
@@ -234,7 +235,7 @@ class Errand:
         )
 
     def judged(self, done: PairExchange | None) -> Canary:
-        """ok: both legs answered 200, and the decode's answer holds tokens that were not aborted."""
+        """The result; ok if both legs answered 200 and the decode's answer has tokens that were not aborted."""
         if done is None:
             return self.unsent()
         sides = ((self.prefill.name, done.prefill), (self.decode.name, done.decode))
@@ -255,7 +256,10 @@ def matrix(
     key: str = "",
     told: Callable[[Canary], None] | None = None,
 ) -> tuple[Canary, ...]:
-    """One request per pair within `deadline` seconds, by prefill, then decode. `told`: each as it ends, in a thread."""
+    """One request per pair within `deadline` seconds, ordered by prefill, then decode.
+
+    `told` is called with each result as it ends, from several threads.
+    """
     whole = Deadline(deadline)
     body = (prompt or Prompt()).body()
 
@@ -265,7 +269,7 @@ def matrix(
             told(cell)
         return cell
 
-    # Along the diagonals: no instance gets a second room while others have none.
+    # Along the diagonals, so that no instance gets a second room while others have none.
     width = len(decodes)
     order = [(i, (i + shift) % width) for shift in range(width) for i in range(len(prefills))]
     errands = [Errand(PAIR, prefills[i], decodes[j], whole, patience, key) for i, j in order]
@@ -284,7 +288,7 @@ def extras(
     patience: float = PATIENCE,
     key: str = "",
 ) -> tuple[Canary, ...]:
-    """The named kinds on one pair, one after the other. `too_long`: tokens neither side may take, None: not known."""
+    """The named kinds on one pair, one by one. `too_long`: tokens neither side may accept, None if unknown."""
     whole = Deadline(deadline)
     found: list[Canary] = []
     for kind in kinds:
@@ -301,7 +305,7 @@ def extras(
 
 
 def _over_length(errand: Errand, length: int | None) -> Canary:
-    """Good is a 4xx of both legs; `seconds` is until the slower one refused."""
+    """An over-long prompt, ok if both legs answer 4xx; `seconds`: until the slower one refused."""
     if length is None:
         return errand.unsent("no limit of their prompts is known")
     done = errand.send(Prompt(ids=(FILLER,) * length, tokens=1).body(), both=True)
@@ -317,9 +321,9 @@ def _not_refused(name: str, answer: Answer, length: int) -> str:
 
 
 def _cancel(errand: Errand, prompt: Prompt) -> Canary:
-    """Good is that the decode had begun to speak when both legs were left; what remains of it, the queues show.
+    """A cancelled stream, ok if the decode had sent a token when it was left; the queues show what remains of it.
 
-    Not for sglang 0.5.13 with NIXL: there a decode's abort ends the prefill's bootstrap thread (sglang/faults.py).
+    Not for sglang 0.5.13 with NIXL, where a decode's abort ends the prefill's bootstrap thread (sglang/faults.py).
     """
     done = errand.send(Prompt(prompt.text, prompt.ids, LONG_ANSWER).body(), leave=True)
     return errand.result(done, "") if done is not None and done.spoke else errand.judged(done)
@@ -342,7 +346,7 @@ def _burst(errand: Errand, prompt: Prompt) -> tuple[Canary, ...]:
 
 
 def _problem(name: str, answer: Answer) -> str:
-    """Empty for an answer as it should be. A leg that was cancelled because the other failed is no news."""
+    """What is wrong with an answer, "" if nothing is, or if the leg was cancelled because the other failed."""
     if not answer.reached:
         return "" if answer.reason == http_client.CANCELLED else f"{name}: {answer.reason}"
     if not answer.ok:
@@ -352,8 +356,8 @@ def _problem(name: str, answer: Answer) -> str:
 
 
 QUEUES_AT_ONCE = 48  # engines
-QUEUE_PATIENCE = 5.0  # seconds for one look: the answer comes from the scheduler
-AGAIN = 0.25  # seconds between looks at an engine that still holds something
+QUEUE_PATIENCE = 5.0  # seconds for one request, which the scheduler answers
+AGAIN = 0.25  # seconds between requests to an engine that still holds something
 
 # Counts of requests in /v1/loads, by section ("" is the entry itself), sglang 0.5.8 to 0.5.23.
 LOADS = (
@@ -362,7 +366,7 @@ LOADS = (
     ("queues", "grammar"),
     ("queues", "paused"),
     ("queues", "retracted"),
-    ("disaggregation", "prefill_prealloc_queue_reqs"),  # to 0.5.8, then:
+    ("disaggregation", "prefill_prealloc_queue_reqs"),  # up to 0.5.8, then:
     ("disaggregation", "prefill_bootstrap_queue_reqs"),
     ("disaggregation", "prefill_inflight_queue_reqs"),
     ("disaggregation", "decode_prealloc_queue_reqs"),
@@ -370,7 +374,7 @@ LOADS = (
     ("disaggregation", "decode_retracted_queue_reqs"),
 )
 OLD_LOADS = (("", "num_reqs"), ("", "num_waiting_reqs"))  # /get_load, 0.5.3
-# The same in /metrics. Engines write these now and then only: what is read may be half a minute old.
+# The same in /metrics. Engines update these only periodically, so a value may be half a minute old.
 GAUGES = tuple(dict.fromkeys(row.name for row in METRICS if row.queue))
 NOW, METRICS_PATH, OLD = paths("loads")[0], *paths("metrics"), paths("loads")[-1]
 
@@ -383,7 +387,7 @@ def queues(
     key: str = "",
     at_once: int = QUEUES_AT_ONCE,
 ) -> tuple[HeldRequests, ...]:
-    """What each engine holds when it holds nothing any more, or after `deadline` seconds and a last look; in order."""
+    """What each engine still holds, in order: polled until nothing is left, for at most `deadline` seconds."""
     whole = Deadline(deadline + patience)
     until = whole.within(deadline)
     probing = Prober(whole, patience, key)
@@ -391,19 +395,19 @@ def queues(
 
 
 def _drained(engine: Endpoint, probing: Prober, until: Deadline) -> HeldRequests:
-    pause = threading.Event()  # never set: a wait that ends with the deadline
+    pause = threading.Event()  # never set; its wait() is a sleep bounded by the deadline
     last = HeldRequests(engine.name, MappingProxyType({}), False)
     while (found := _held_requests(engine.url.rstrip("/"), probing)) is not None:
         held, late = found
         last = HeldRequests(engine.name, MappingProxyType(held), True, late)
-        if late or not held or until.passed:  # a gauge that is written every half minute does not empty in time
+        if late or not held or until.passed:  # a gauge updated every half minute does not become empty in time
             break
         pause.wait(min(AGAIN, until.left))
     return last
 
 
 def _held_requests(url: str, probing: Prober) -> tuple[dict[str, float], bool] | None:
-    """What it holds, and whether that may be old; None when it could not be read. Names are those of its place."""
+    """What the engine holds, by the names of the source, and whether that may be old; None if it cannot be read."""
     loads = probing.look(url, NOW)
     entries = peer_json.mappings(peer_json.mapping(loads.body).get("loads"))
     if loads.ok and entries:
@@ -419,7 +423,7 @@ def _held_requests(url: str, probing: Prober) -> tuple[dict[str, float], bool] |
 
 
 def _sum_over_ranks(entries: Iterable[Object], keys: Iterable[tuple[str, str]]) -> dict[str, float]:
-    """Summed over the DP ranks; those that are not zero."""
+    """The counts summed over the DP ranks, without zeros."""
     held: dict[str, float] = {}
     for entry in entries:
         for section, name in keys:

@@ -1,4 +1,4 @@
-"""One streamed completion: pieces of text as they come, then what it took and who served it."""
+"""One streamed completion: pieces of text as they arrive, then its times and who served it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SMALLER = "change the prompt or --max-tokens as the answer says"
 NEEDS_KEY = "pdctl ask --key-env VARIABLE, where VARIABLE holds the API key"
 CHAT, RAW = "/v1/chat/completions", "/v1/completions"
-MAX_MODELS = 1 << 20  # bytes of a list of models; one model takes a few hundred
+MAX_MODELS = 1 << 20  # bytes in a list of models; one model takes a few hundred
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Times in seconds. Pair and room are empty where the router does not tell them (x-pd-* headers)."""
+    """Times in seconds. Pair and room are "" if the router does not report them (x-pd-* headers)."""
 
     finish_reason: str
     prompt_tokens: int | None
@@ -44,7 +44,7 @@ Part = Union[Piece, Summary]  # noqa: UP007 - evaluated at run time on Python 3.
 def stream(
     url: str, prompt: str, *, model: str, chat: bool, max_tokens: int, timeout: float, key: str = ""
 ) -> Iterator[Part]:
-    """Ask `url`; the Summary comes last. `timeout` is for each wait, not for the whole answer."""
+    """Send the request to `url` and yield the text, then a Summary. `timeout`: seconds per wait, not for the answer."""
     given: dict[str, object] = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
     body = {
         "model": model,
@@ -120,7 +120,7 @@ def _events(response: http_client.Response) -> Iterator[dict[str, object] | None
 
 
 def _choice(event: dict[str, object]) -> tuple[str, str]:
-    """Text and finish reason of the first choice; both shapes, chat and plain completion."""
+    """Text and finish reason of the first choice, of a chat or a plain completion."""
     choices = event.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else {}
     if not isinstance(choice, dict):
@@ -131,8 +131,8 @@ def _choice(event: dict[str, object]) -> tuple[str, str]:
 
 
 def with_role(error: PdctlError, url: str) -> PdctlError:
-    """`error` of a question to `url`, with another fix where half of a pair was asked: it cannot answer alone."""
-    from pdctl.fleet import engine_probe, router_probe  # late: an answer needs neither
+    """`error` of a request to `url`, with another fix if that is one half of a pair, which cannot answer alone."""
+    from pdctl.fleet import engine_probe, router_probe  # late: only an error needs them
 
     role = engine_probe.mode(url) if error.exit_code is ExitCode.FINDINGS else None
     if role not in ("prefill", "decode") or router_probe.fetch(url, 2.0).workers:
@@ -141,7 +141,7 @@ def with_role(error: PdctlError, url: str) -> PdctlError:
 
 
 def first_model(url: str, timeout: float = 5.0, key: str = "") -> str:
-    """The name under which the deployment serves its (first) model."""
+    """The name under which the deployment serves its (first) model. Raise NotProbedError if it does not answer."""
     answer = http_client.get(url + "/v1/models", timeout, key=key, limit=MAX_MODELS)
     if not answer.reached:
         raise NotProbedError(f"{url}/v1/models: {answer.reason}", "pdctl status, or another --url")

@@ -1,4 +1,4 @@
-"""A moment by which an answer must be there, shared by all who work towards it, and many looks at once under it."""
+"""A deadline shared by everything that works towards it, and parallel work under it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-SLICE = 0.25  # seconds a wait may go on before it looks whether it was called off
+SLICE = 0.25  # seconds a wait may last before it checks whether the deadline was called off
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class Deadline:
-    """`seconds`: what was granted, for the words of a reason. A narrower one ends with the one it came from."""
+    """`seconds`: the time granted, for messages. A narrower deadline also ends with the one it was made from."""
 
     __slots__ = ("_at", "_whole", "seconds")
 
@@ -26,13 +26,13 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds; 0.0 when it has passed."""
+        """Seconds left; 0.0 once it has passed."""
         mine = max(0.0, self._at - time.monotonic())
         return mine if self._whole is None or not mine else min(mine, self._whole.left)
 
     @property
     def granted(self) -> float:
-        """Seconds of the widest one, which everybody who works towards it shares."""
+        """Seconds granted to the widest deadline, which all narrower ones share."""
         return self.seconds if self._whole is None else self._whole.granted
 
     @property
@@ -40,16 +40,16 @@ class Deadline:
         return self.left == 0.0
 
     def within(self, seconds: float) -> Deadline:
-        """A narrower one: `seconds` from now, or what is left of this."""
+        """A narrower deadline: `seconds` from now, or what is left of this one."""
         return Deadline(min(seconds, self.left), self)
 
     def call_off(self) -> None:
-        """Everything that waits for it ends within SLICE."""
+        """End it now; everything that waits for it ends within SLICE seconds."""
         self._at = 0.0
 
 
 def map_within(work: Callable[[T], R], todo: Iterable[T], at_once: int, deadline: Deadline) -> tuple[R, ...]:
-    """Results in the order of `todo`. `work` must keep to `deadline`, which is called off when we are interrupted."""
+    """Results in the order of `todo`. `work` must respect `deadline`, which an interrupt calls off."""
     items = tuple(todo)
     if len(items) < 2:
         return tuple(map(work, items))

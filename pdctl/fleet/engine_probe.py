@@ -1,4 +1,4 @@
-"""Engines as they are now: what each says of itself on its HTTP port (engines/surface.py)."""
+"""Probe engines: what each reports about itself on its HTTP port (engines/surface.py)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from pdctl.fleet.peer_json import Object
 
 PATHS = paths("server_info")
-AT_ONCE = 48  # engines looked at together, with up to five sockets each
-PATIENCE = 5.0  # seconds for one look: /server_info and /health ask the scheduler
+AT_ONCE = 48  # engines probed at once, with up to five sockets each
+PATIENCE = 5.0  # seconds for one request: /server_info and /health ask the scheduler
 
 
 class Look(NamedTuple):
-    """A reply and what it was made of."""
+    """A reply and the answer it was made from."""
 
     reply: Reply
     answer: Answer
@@ -47,7 +47,7 @@ def probe_engines(
 
 
 def mode(url: str, timeout: float = 2.0) -> str | None:
-    """The role an engine has now: null, prefill or decode; None when nothing at `url` answers as an engine does."""
+    """The role an engine has now: null, prefill or decode; None if nothing at `url` answers like an engine."""
     for path in PATHS:
         answer = http_client.get(url + path, timeout)
         body = answer.json() if answer.ok else None
@@ -90,7 +90,7 @@ def _probe(endpoint: Endpoint, probing: Prober, generate: bool) -> ObservedEngin
 
 
 def _introduced(url: str, probing: Prober) -> tuple[Surface, tuple[Look, ...]]:
-    """Whose it is, by where it tells of itself: the first path, and the next one only where that is not known."""
+    """The surface of the first info path that does not answer 404, and all looks; the first surface if none does."""
     known, looks = surfaces(), list[Look]()
     for surface in known:
         for path in surface.info:
@@ -101,7 +101,7 @@ def _introduced(url: str, probing: Prober) -> tuple[Surface, tuple[Look, ...]]:
 
 
 def _read_answer(path: str, answer: Answer, surface: Surface) -> Look:
-    if path == surface.metrics and answer.ok:  # read for its numbers; nobody wants 80 KiB of text per engine
+    if path == surface.metrics and answer.ok:  # read for its numbers; its 80 KiB of text per engine are not kept
         return Look(Reply(path, answer.status, answer.seconds), answer)
     return Look(prober.reply(path, answer), answer)
 
@@ -117,6 +117,6 @@ def _no_info(reply: Reply) -> str:
 
 
 def _clock_offset(looks: Sequence[Look]) -> float | None:
-    """What every answer allows: the largest of the least differences they prove."""
+    """The least clock offset consistent with every answer, in seconds; None if none has a Date."""
     seen = [prober.clock_offset(look.answer) for look in looks]
     return max((offset for offset in seen if offset is not None), key=abs, default=None)

@@ -1,6 +1,6 @@
-"""The reachability part of doctor as one command to paste on another host: python3 and its standard library, no pdctl.
+"""Doctor's reachability checks as one command to paste on another host; needs only python3, not pdctl.
 
-It prints one JSON object per line, which `read` takes back in any order and among other output.
+It prints one JSON object per line; `read` accepts them in any order and among other output.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "pdctl.reach/1"
 WAIT = 3.0  # seconds for one connection
-MAX_ARGUMENT = 100_000  # bytes; Linux takes 128 KiB for one
-# Python 3.6 and later; neither a single quote nor a backslash, so that a shell and exec() leave it as it is.
+MAX_ARGUMENT = 100_000  # bytes; Linux allows 128 KiB per argument
+# Python 3.6 and later; no single quote and no backslash, so that neither a shell nor exec() changes it.
 SCRIPT = """\
 import json, socket, sys, time
 from concurrent.futures import ThreadPoolExecutor
@@ -56,7 +56,7 @@ def command(targets: Iterable[tuple[str, int]], wait: float = WAIT) -> str:
 
 
 def read(output: str) -> Elsewhere:
-    """What `command` printed on the other host."""
+    """Parse what `command` printed on the other host. Raise UsageError if there is none of it."""
     told = [found for line in output.splitlines() if SCHEMA in line and (found := _object(line))]
     heads = [one for one in told if "source" in one]
     if not heads:
@@ -68,7 +68,7 @@ def read(output: str) -> Elsewhere:
 
 
 def _object(line: str) -> peer_json.Object:
-    """The JSON object of a line, also behind a prompt or a pod's name."""
+    """The JSON object in a line, even after a prompt or a pod's name."""
     start, end = line.find("{"), line.rfind("}")
     found = peer_json.mapping(peer_json.parse(line[start : end + 1].encode("utf-8", "replace"))) if start >= 0 else {}
     return found if found.get("pdctl") == SCHEMA else peer_json.NOTHING

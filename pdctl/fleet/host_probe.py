@@ -1,4 +1,4 @@
-"""The host doctor runs on, read from /proc, /sys and rtnetlink; nothing is changed."""
+"""Probe the host doctor runs on, through /proc, /sys and rtnetlink; nothing is changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pdctl.fleet.observations import ObservedEngine
 
-# Variables that decide how SGLang's PD, NIXL/UCX, Mooncake and the collectives behave.
+# Variables that determine how SGLang's PD, NIXL/UCX, Mooncake and the collectives behave.
 PREFIXES = ("UCX_", "NIXL_", "MC_", "MOONCAKE_", "SGLANG_", "NCCL_", "GLOO_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE")
 SECRET = ("KEY", "TOKEN", "PASSWORD", "SECRET", "CREDENTIAL")
 PACKAGES = (
@@ -38,9 +38,9 @@ OPEN_DRIVER = "Open Kernel Module"
 ROOT = Path("/")
 PROC = Path("/proc")
 NOTHING: Mapping[str, str] = MappingProxyType({})
-UNLIMITED_FILES = 1 << 30  # what an unlimited RLIMIT_NOFILE counts as
+UNLIMITED_FILES = 1 << 30  # stands for an unlimited RLIMIT_NOFILE
 CLASS = "class/infiniband"
-MAX_GIDS = 256  # entries of a port's table
+MAX_GIDS = 256  # entries in a port's table
 NO_GID = frozenset("0:")
 RTM_NEWADDR, RTM_GETADDR = 20, 22
 NLMSG_ERROR, NLMSG_DONE = 2, 3
@@ -63,10 +63,11 @@ def probe_host(
     folders: Mapping[str, str] = NOTHING,
     root: Path = ROOT,
 ) -> Host:
-    """`ports`: to be tried. `engines`: whose clocks are compared with ours. `packages`: 0.1 s more, versions installed.
+    """Facts about this host. `ports`: those to check. `engines`: whose clocks to compare with ours.
 
-    `own`: pid → instance, for processes of the run looked at. `folders`: where that run writes, each with the words of
-    its supervisor if that fails. `root`: where sys/ and proc/driver/ are found.
+    `packages`: also read installed versions, which takes 0.1 s. `own`: pid → instance, for processes of the run under
+    examination. `folders`: where that run writes, each with its supervisor's message if that fails. `root`: where
+    sys/ and proc/driver/ are found.
     """
     return Host(
         name=socket.gethostname(),
@@ -86,7 +87,7 @@ def probe_host(
 
 
 def processes(own: Mapping[int, str]) -> Iterator[ProcessLimits]:
-    """The limits of each that is still there, and what it has open."""
+    """The limits and open files of each process that still exists."""
     closing = listeners.closing_sockets() if own else frozenset()
     for pid, instance in own.items():
         with contextlib.suppress(OSError):
@@ -104,13 +105,13 @@ def processes(own: Mapping[int, str]) -> Iterator[ProcessLimits]:
 
 
 def _soft(limits: str, name: str) -> int | None:
-    """A line of /proc/PID/limits: name, soft limit, hard limit, unit. None: unlimited."""
+    """The soft limit from a line of /proc/PID/limits (name, soft limit, hard limit, unit); None: unlimited."""
     found = re.search(rf"^{name} +(\d+) ", limits, re.MULTILINE)
     return int(found[1]) if found else None
 
 
 def disks(folders: Mapping[str, str]) -> Iterator[DiskSpace]:
-    """Of the filesystems under `folders`, each once."""
+    """The space on the filesystems under `folders`, each once."""
     seen: set[int] = set()
     for folder, lost in sorted(folders.items(), key=lambda one: not one[1]):
         with contextlib.suppress(OSError):
@@ -123,7 +124,7 @@ def disks(folders: Mapping[str, str]) -> Iterator[DiskSpace]:
 
 
 def _gpus(root: Path) -> tuple[str, ...]:
-    """Models, in PCI order, as the NVIDIA driver names them; () without that driver."""
+    """The GPUs' models in PCI order, as the NVIDIA driver names them; () without that driver."""
     found = []
     with contextlib.suppress(OSError):
         for folder in sorted((root / "proc/driver/nvidia/gpus").iterdir()):
@@ -152,13 +153,13 @@ def _packages() -> tuple[Package, ...]:
 
 
 def _without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """Values of secrets stay out: facts end up in reports."""
+    """The relevant variables, with secret values hidden because facts end up in reports."""
     names = sorted(name for name in environ if name.startswith(PREFIXES))
     return {name: "(hidden)" if any(word in name for word in SECRET) else environ[name] for name in names}
 
 
 def _clock_offset(engines: Iterable[ObservedEngine]) -> float | None:
-    """The engine whose clock differs most."""
+    """The largest clock offset of any engine, in seconds; None if none is known."""
     return max((engine.clock_offset for engine in engines if engine.clock_offset is not None), key=abs, default=None)
 
 
@@ -193,7 +194,7 @@ def _gids(port: Path) -> Iterator[tuple[int, str, str]]:
 
 
 def _line(file: Path) -> str:
-    """Empty where the kernel has no such attribute or refuses to read it (types of unused GIDs give EINVAL)."""
+    """The file's text, "" if the kernel lacks the attribute or refuses to read it (types of unused GIDs: EINVAL)."""
     try:
         return file.read_text(encoding="ascii", errors="replace").strip()
     except OSError:
@@ -201,7 +202,7 @@ def _line(file: Path) -> str:
 
 
 def addresses() -> tuple[str, ...]:
-    """IPv4 and IPv6, in the kernel's order, loopback included; () where there is no rtnetlink."""
+    """This host's IPv4 and IPv6 addresses in the kernel's order, including loopback; () without rtnetlink."""
     family = getattr(socket, "AF_NETLINK", None)
     if family is None:
         return ()
@@ -228,7 +229,7 @@ def _answers(kernel: socket.socket) -> Iterator[str]:
 
 
 def _address(body: bytes) -> Iterator[str]:
-    """Of a point-to-point interface IFA_ADDRESS is the other end's, IFA_LOCAL ours."""
+    """Our address: on a point-to-point interface, IFA_ADDRESS is the other end's and IFA_LOCAL is ours."""
     family = body[0]
     found: dict[int, bytes] = {}
     rest = body[IFADDR.size :]

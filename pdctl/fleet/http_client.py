@@ -1,6 +1,6 @@
-"""One bounded HTTP call: an answer, or the reason there was none; never an exception for a server that is down.
+"""Bounded HTTP calls: an answer, or the reason there was none; never an exception for a server that is down.
 
-No proxy stands between pdctl and its processes, and no redirect is followed: the answer of the port itself is the fact.
+Proxies are not used and redirects are not followed, because the fact of interest is what the port itself answers.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
     from pdctl.deployment_secret import DeploymentSecret
 
-CANCELLED = "cancelled"  # the reason of a call we gave up ourselves
+CANCELLED = "cancelled"  # the reason of a call that we cancelled
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 DONE = b"[DONE]"  # how OpenAI's and sglang's streams end
-MAX_LINE = 8 * 1024 * 1024  # bytes; a stream without line ends is no event stream
+MAX_LINE = 8 * 1024 * 1024  # bytes; a stream without line ends is not an event stream
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`status` 0: nobody answered, and `reason` says why. `connected`: somebody listens. Header names are lower-case.
+    """`status` 0: there was no answer, see `reason`. `connected`: something listens. Header names are lower-case.
 
-    `seconds` is from the request to the end, `ended` when that was (seconds since the epoch).
+    `seconds`: from the request to the end. `ended`: when that was (seconds since the epoch).
     """
 
     status: int
@@ -54,19 +54,19 @@ class Answer:
         return self.body.decode("utf-8", errors="replace")
 
     def json(self) -> object:
-        """The body as JSON, or None when it is not JSON."""
+        """The body parsed as JSON, or None if it is not JSON."""
         return peer_json.parse(self.body)
 
 
 def get(url: str, timeout: float | Deadline = 2.0, *, key: str = "", limit: int = MAX_BODY) -> Answer:
-    """`timeout`: seconds until the answer must be whole. `key` is sent as bearer token, `limit` is bytes of body."""
+    """GET `url`. `timeout`: seconds for the whole answer. `key`: bearer token. `limit`: bytes of body."""
     return _request("GET", url, None, timeout, key, limit)
 
 
 def post(
     url: str, body: object, timeout: float | Deadline, *, key: str = "", secret: DeploymentSecret | None = None
 ) -> Answer:
-    """`secret`: of the deployment the server belongs to; the request is signed with it."""
+    """POST `body` as JSON. `secret`: the secret of the server's deployment, with which the request is signed."""
     return _request("POST", url, body, timeout, key, MAX_BODY, secret)
 
 
@@ -93,7 +93,7 @@ def _request(
 
 
 def answer_of(call: Call) -> Answer:
-    """What became of a call that is over; one that was cancelled half-way has no status."""
+    """The answer of a call that is over; one cancelled before its end has status 0."""
     if call.reason or not call.reader.complete:
         return Answer(0, b"", call.reason or CANCELLED, call.seconds, call.ended, call.connected)
     reader = call.reader
@@ -101,7 +101,7 @@ def answer_of(call: Call) -> Answer:
 
 
 class Response:
-    """An answer that is still coming; each wait for its next piece has the same patience."""
+    """An answer that is still arriving; each wait for the next piece may take `patience` seconds."""
 
     def __init__(self, call: Call, patience: float) -> None:
         self._call, self._patience = call, patience
@@ -118,7 +118,7 @@ class Response:
         return b"".join(self.pieces())
 
     def pieces(self) -> Iterator[bytes]:
-        """The body as it comes; raises Unanswered when it breaks off."""
+        """The body as it arrives. Raise Unanswered if it breaks off."""
         call = self._call
         while True:
             while call.pieces:
@@ -133,7 +133,7 @@ class Response:
 
 @contextmanager
 def exchange(method: str, url: str, body: object, timeout: float, key: str = "") -> Iterator[Response]:
-    """One request whose answer is read as it comes; entered when its head is there. `timeout`: for each wait."""
+    """A context with the Response to one request, entered once its head has arrived. `timeout`: seconds per wait."""
     call = Call(method, url, body, Deadline(timeout), key=key)
     response = Response(call, timeout)
     try:
@@ -146,7 +146,7 @@ def exchange(method: str, url: str, body: object, timeout: float, key: str = "")
 
 
 def payloads(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """What follows each `data:`, DONE the last. Lines end at \\n only: JSON texts may hold U+2028."""
+    """What follows each `data:`, up to and including DONE. Lines end only at \\n: JSON texts may contain U+2028."""
     rest = b""
     for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")

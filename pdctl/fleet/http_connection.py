@@ -1,6 +1,6 @@
-"""One HTTP/1.x request on one non-blocking socket, and the wait for any number of them in one thread.
+"""One HTTP/1.x request on one non-blocking socket, and a wait for any number of them in one thread.
 
-h11 speaks HTTP (RFC 9112); the bounds, and the words for what is no HTTP, are ours.
+h11 implements HTTP (RFC 9112); the bounds, and the messages for answers that are not HTTP, are ours.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from pdctl.deployment_secret import DeploymentSecret
 
 MAX_HEAD = 64 * 1024  # bytes of status line and headers
-MAX_INTERIM = 8  # answers of the 1xx kind before the real one
-STEP = 4 * 1024  # bytes that h11 gets at a time; a chunk's size line or a trailer is shorter than two of them
+MAX_INTERIM = 8  # 1xx answers before the final one
+STEP = 4 * 1024  # bytes fed to h11 at a time; a chunk's size line or a trailer is shorter than two steps
 PLAIN = ("", "identity")
-PLAIN_WANTED = "a plain one was asked for"  # nothing is unpacked: a few KiB could become gigabytes
+PLAIN_WANTED = "a plain one was asked for"  # nothing is decompressed, since a few KiB could become gigabytes
 HEAD_ENDS = re.compile(rb"\n\r?\n")
-# h11 takes quadratic time to refuse a line of blanks with one of these behind (0.16: 14 s for 64 KiB).
+# h11 takes quadratic time to reject a line of blanks followed by one of these (0.16: 14 s for 64 KiB).
 STRAY = re.compile(rb"[\0\v\f]|\r(?!\n)")
-# How others begin to speak when they are asked in HTTP/1.1: the wrong port, or the wrong scheme.
+# How other protocols answer an HTTP/1.1 request: the port or the scheme is wrong.
 OTHERS = (
     (re.compile(rb"[\x14-\x17]\x03[\x00-\x04]"), "TLS (write https://)"),
     (re.compile(rb"\xff\0{7}[\0\x01]\x7f"), "ZMQ, not HTTP"),
     (re.compile(rb"\0[\0-\xff]{2}[\x04\x07][\0-\xff]\0{4}"), "HTTP/2 only, as a gRPC server does"),
     (re.compile(rb"SSH-"), "SSH, not HTTP"),
 )
-READ = 64 * 1024  # bytes asked of the socket at a time
+READ = 64 * 1024  # bytes read from the socket at a time
 MAX_BODY = 32 * 1024 * 1024  # bytes; an engine's /server_info is about 100 KiB
 IN, OUT = select.POLLIN, select.POLLOUT
 LEFT_HALFWAY = (errno.EPIPE, errno.ECONNRESET)
@@ -51,20 +51,20 @@ NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNKNO
 
 
 class Reader:
-    """`feed` what arrives, `end` when the peer closes; both raise Unanswered for what is no HTTP answer.
+    """Call `feed` with what arrives and `end` when the peer closes; both raise Unanswered if it is not HTTP.
 
-    `status` is 0 until the head is complete. Names of headers are lower-case; of several with one name the last counts.
+    `status` is 0 until the head is complete. Header names are lower-case; of several with one name the last counts.
     """
 
     __slots__ = ("_head", "_interim", "_peer", "complete", "headers", "status")
 
     def __init__(self) -> None:
-        import h11  # late: listing runs loads this module too, and asks nobody
+        import h11  # late: listing runs loads this module too, but sends nothing
 
         self.status = 0
         self.headers: Mapping[str, str] = MappingProxyType({})
         self.complete = False
-        self._head = bytearray()  # as far as it has come
+        self._head = bytearray()  # the part received so far
         self._interim = 0
         self._peer = h11.Connection(h11.CLIENT, max_incomplete_event_size=STEP)
 
@@ -74,12 +74,12 @@ class Reader:
         headers = [(name.encode(), value.encode("ascii", "replace")) for name, value in fields]
         try:
             head = self._peer.send(h11.Request(method=method, target=path, headers=headers))
-        except h11.LocalProtocolError:  # its text would tell the key
+        except h11.LocalProtocolError:  # its text would reveal the key
             raise Unanswered("not asked: the address or the key cannot stand in a request") from None
         return head + self._peer.send(h11.Data(data=body)) + self._peer.send(h11.EndOfMessage())
 
     def feed(self, data: bytes) -> bytes:
-        """The part of the body that these bytes complete."""
+        """Process `data` and return the bytes of the body in it."""
         if not self.status:
             data = self._heads(data)
         return b"".join(self._read(data[at : at + STEP]) for at in range(0, len(data), STEP))
@@ -94,7 +94,7 @@ class Reader:
             raise Unanswered(f"peer closed connection without sending complete answer (its status was {self.status})")
 
     def _heads(self, data: bytes) -> bytes:
-        """Hands each head over when it is whole; returns what follows the last one."""
+        """Pass each complete head to h11; return what follows the last one."""
         seen = max(0, len(self._head) - 2)
         self._head += data
         while not self.status:
@@ -138,7 +138,7 @@ class Reader:
 
 
 def _stranger(said: bytearray) -> Unanswered:
-    """The words for bytes that are no HTTP head."""
+    """The error for bytes that are not an HTTP head."""
     for beginning, speaks in OTHERS:
         if beginning.match(said):
             return Unanswered(f"it speaks {speaks}")
@@ -146,9 +146,9 @@ def _stranger(said: bytearray) -> Unanswered:
 
 
 class Call:
-    """`advance` does what can be done without waiting. `over`: there is a whole answer, or `reason` says why not.
+    """`advance` does what is possible without waiting. `over`: the answer is complete, or `reason` says why not.
 
-    Body bytes gather in `pieces`; whoever wants them earlier takes them from there. `connected`: somebody listened.
+    Body bytes accumulate in `pieces`; a caller may take them from there early. `connected`: something listened.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Call:
         self.reason = ""
         self.over = self.connected = False
         self.events = 0
-        self.seconds = self.ended = 0.0  # from the beginning to the end; when it ended, since the epoch
+        self.seconds = self.ended = 0.0  # duration; time of the end, since the epoch
         self._began = time.monotonic()
         self._limit, self._got = limit, 0
         self._socket: socket.socket | None = None
@@ -183,7 +183,7 @@ class Call:
             self.fail(str(error))
 
     def grant(self, deadline: Deadline) -> None:
-        """What is still to come must come by then."""
+        """Set a new deadline for the rest of the answer."""
         self._deadline = self._until = deadline
 
     def fileno(self) -> int:
@@ -191,11 +191,11 @@ class Call:
 
     @property
     def left(self) -> float:
-        """Seconds until something must be done even if nothing happens."""
+        """Seconds until `advance` must be called even if no event occurs."""
         return self._until.left
 
     def advance(self, happened: int = 0) -> None:
-        """`happened`: what the poll said of this socket, 0 for nothing."""
+        """Do what is possible now. `happened`: the events that poll() reported for this socket, 0 for none."""
         if not self.over and self._until.passed:
             self._too_late()
         try:
@@ -214,7 +214,7 @@ class Call:
         self.close()
 
     def close(self) -> None:
-        """Also how a call is cancelled: the peer sees its client leave."""
+        """Close the socket. This also cancels a call: the peer sees its client disconnect."""
         if not self.over:
             self.over = True
             self.seconds, self.ended = time.monotonic() - self._began, time.time()
@@ -226,20 +226,20 @@ class Call:
             raise Unanswered("closed")
         return self._socket
 
-    # Each stage returns the events it waits for, or 0 when the next one can begin at once.
+    # Each stage returns the events it waits for, or 0 if the next one can begin at once.
 
     def _connect(self, _: int) -> int:
         if not self._places:
             raise Unanswered(self.reason)
         place = self._places.pop(0)
-        # An address that swallows packets must leave time for the next one.
+        # An address that drops packets must leave time for the next one.
         self._until = self._deadline.within(self._deadline.left / (1 + len(self._places)))
         self._drop()
         try:
             self._socket = socket.socket(place.family, socket.SOCK_STREAM)
             self._socket.setblocking(False)
             code = self._socket.connect_ex(place.address)
-        except OSError as error:  # no such family here
+        except OSError as error:  # this host does not support the address family
             if reached := limit_reached(error):
                 raise reached from None
             self.reason = words(error)
@@ -267,7 +267,7 @@ class Call:
             self._socket = _trust().wrap_socket(
                 self._wire, server_hostname=self._target.host, do_handshake_on_connect=False
             )
-        except ValueError as error:  # a name that cannot be a server's
+        except ValueError as error:  # not a valid server name
             raise Unanswered(f"TLS: {words(error)}") from None
         self._stage = self._shake
         return 0
@@ -286,8 +286,8 @@ class Call:
         return 0
 
     def _send(self, happened: int) -> int:
-        """Until all is sent, or an answer comes before: the request was refused half-way."""
-        watched = 0 if self._target.secure else IN  # TLS has records of its own to read
+        """Send until everything is sent, or until an answer arrives first: the request was refused part-way."""
+        watched = 0 if self._target.secure else IN  # TLS has its own records to read
         if not happened & watched:
             try:
                 while self._unsent:
@@ -314,7 +314,7 @@ class Call:
         if self.reader.complete:
             self.close()
         elif self._target.secure and self._wire.pending():  # type: ignore[attr-defined]
-            return 0  # decrypted already: no event will tell
+            return 0  # already decrypted, so poll() reports no event
         return IN
 
     def _take(self, piece: bytes) -> None:
@@ -343,7 +343,7 @@ class Call:
 
 
 def wait(calls: Sequence[Call], until: Callable[[], bool] | None = None) -> None:
-    """Until every call is over, or `until` says that it is enough; never past a call's deadline."""
+    """Wait until every call is over or `until` returns true, but never past a call's deadline."""
     for call in calls:
         if not call.events:
             call.advance()
@@ -364,14 +364,14 @@ def wait(calls: Sequence[Call], until: Callable[[], bool] | None = None) -> None
 def _request(
     reader: Reader, method: str, target: HttpTarget, body: object, key: str, secret: DeploymentSecret | None
 ) -> bytes:
-    # A connection that is kept would hold up a draining server, or belong to one that was restarted.
+    # A kept connection would delay a draining server, or be one to a server that was since restarted.
     fields = [("host", target.authority), ("connection", "close"), ("accept", "*/*"), ("user-agent", "pdctl")]
     fields.append(("accept-encoding", "identity"))  # else a proxy in between may compress
     if key:
         fields.append(("authorization", f"Bearer {key.strip()}"))
     data = b"" if body is None else json.dumps(body).encode()
     if secret is not None:
-        from pdctl.http_auth import SIGNATURE, sign  # late: most questions need no signature
+        from pdctl.http_auth import SIGNATURE, sign  # late: most requests need no signature
 
         fields.append((SIGNATURE, sign(secret, method, target.path, data)))
     if body is not None:
@@ -380,7 +380,7 @@ def _request(
 
 
 def _waits(error: OSError, plain: int = IN) -> int:
-    """The event an error that only says "later" asks to wait for; 0 when it is a real one."""
+    """The event to wait for if the error only means "try again"; 0 if it is a real error."""
     if isinstance(error, BlockingIOError):
         return plain
     if isinstance(error, ConnectionError):
@@ -392,7 +392,7 @@ def _waits(error: OSError, plain: int = IN) -> int:
 
 @functools.cache
 def _trust() -> ssl.SSLContext:
-    """One for the process: its certificates take 20 ms CPU to load."""
+    """One TLS context per process, because loading the certificates takes 20 ms of CPU."""
     import ssl
 
     return ssl.create_default_context()

@@ -1,4 +1,4 @@
-"""TCP ports of this machine: can a server listen there now, and if not, who does."""
+"""TCP ports of this machine: whether a server could listen there now and, if not, who does."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
 PROC = Path("/proc")
-LISTEN, CLOSE_WAIT = "0A", "08"  # states of the kernel's in /proc/net/tcp
+LISTEN, CLOSE_WAIT = "0A", "08"  # the kernel's states in /proc/net/tcp
 TABLES = ("net/tcp", "net/tcp6")
 TAKEN = (errno.EADDRINUSE, errno.EACCES)
 PRIVILEGED = 1023  # the highest port that needs a privilege
-LONGEST = 4096  # bytes of a command line that are kept
-STOPPED = "Tt"  # states in /proc/PID/stat: SIGSTOP, and a debugger's stop
+LONGEST = 4096  # bytes kept of a command line
+STOPPED = "Tt"  # states in /proc/PID/stat: stopped by SIGSTOP, stopped by a debugger
 NOBODY: Mapping[int, str] = MappingProxyType({})
 
 
@@ -40,9 +40,9 @@ def is_free(port: int, host: str = "") -> bool:
 
 
 def holders(ports: Collection[int], own: Mapping[int, str] = NOBODY) -> Mapping[int, Holder]:
-    """Who listens, for the ports that are not free. `own`: pid → instance, of the run that is looked at.
+    """The holders of the ports that are not free. `own`: pid → instance, of the run under examination.
 
-    A port below 1024 that only root may take, and nobody listens on, has no holder.
+    A port below 1024 that only root may bind, and on which nothing listens, has no holder.
     """
     taken = [port for port in ports if not is_free(port)]
     listening = _listeners(frozenset(taken), own) if taken else {}
@@ -50,14 +50,14 @@ def holders(ports: Collection[int], own: Mapping[int, str] = NOBODY) -> Mapping[
 
 
 def holder(port: int) -> Holder:
-    """Who listens on `port`; without a pid where /proc shows nobody to this user."""
+    """Who listens on `port`; without a pid if /proc does not show the process to this user."""
     return _listeners(frozenset((port,)), NOBODY).get(port, Holder(None))
 
 
 def is_listening(host: str, port: int) -> bool:
-    """Whether a process of this machine listens at that very address, as /proc tells; nobody is dialled.
+    """Whether a process of this machine listens at exactly that address, from /proc and without a connection.
 
-    False where /proc does not tell: the address is another machine's, or this is no Linux.
+    False if /proc cannot tell, because the address is another machine's or this is not Linux.
     """
     try:
         packed = ipaddress.ip_address(host).packed
@@ -69,18 +69,18 @@ def is_listening(host: str, port: int) -> bool:
 
 
 def process(pid: int, own: Mapping[int, str] = NOBODY) -> Holder:
-    """What /proc says of it now."""
+    """What /proc says about the process now."""
     folder = PROC / str(pid)
     command, state = "", ""
     with contextlib.suppress(OSError):
         command = _command(folder)
         text = (folder / "stat").read_text(encoding="utf-8", errors="replace")
-        state = text[text.rindex(")") + 2 :][:1]  # the command's name in parentheses may hold any character
+        state = text[text.rindex(")") + 2 :][:1]  # the command's name in parentheses may contain any character
     return Holder(pid, command, own.get(pid, ""), state in STOPPED)
 
 
 def stopped(own: Mapping[int, str]) -> tuple[Holder, ...]:
-    """Those of `own` that are stopped."""
+    """Those processes of `own` that are stopped."""
     return tuple(one for pid in own if (one := process(pid, own)).stopped)
 
 
@@ -90,7 +90,7 @@ def closing_sockets() -> frozenset[str]:
 
 
 def open_files(pid: int) -> list[str] | None:
-    """One entry for each descriptor: the inode of a socket, "" for anything else. None: not this user's to see."""
+    """One entry per descriptor: a socket's inode, "" for anything else; None if this user may not see them."""
     try:
         return [_inode(link) for link in (PROC / str(pid) / "fd").iterdir()]
     except OSError:
@@ -108,7 +108,7 @@ def _sockets() -> Iterator[tuple[str, str, str]]:
 
 
 def _listeners(ports: frozenset[int], own: Mapping[int, str]) -> dict[int, Holder]:
-    """Of those of `ports` on which somebody listens; a holder that /proc hides from this user has no pid."""
+    """The holders of those `ports` on which something listens; one that /proc hides from this user has no pid."""
     inodes = {
         inode: port
         for where, state, inode in _sockets()
@@ -120,14 +120,14 @@ def _listeners(ports: frozenset[int], own: Mapping[int, str]) -> dict[int, Holde
 
 
 def _owners(inodes: Mapping[str, int]) -> Iterator[tuple[int, int]]:
-    """Port and pid, for all that /proc shows to this user."""
+    """Port and pid, for all processes that /proc shows to this user."""
     left = set(inodes.values())
     for folder in PROC.iterdir() if left else ():
         if not left:
             return
         if not folder.name.isdigit():
             continue
-        with contextlib.suppress(OSError):  # another user's process, or one that just left
+        with contextlib.suppress(OSError):  # another user's process, or one that has just ended
             for link in (folder / "fd").iterdir():
                 port = inodes.get(_inode(link))
                 if port in left:

@@ -1,6 +1,6 @@
 """What probes saw: frozen facts about engines, bootstrap servers, the router, this host and canary requests.
 
-Nothing here is a judgement. A fact that could not be had carries the reason; None never means "fine".
+Nothing here is a judgement. A fact that could not be obtained carries the reason; None never means "fine".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Json = object
 PAIR, OVER_LENGTH, CANCEL, N2, BURST = "pair", "over-length", "cancel", "n2", "burst"  # kinds of canary requests
-UNASKED = "not asked"  # begins the reason why there is no answer of somebody whose turn never came
+UNASKED = "not asked"  # how the reason begins if a server was never asked
 SHOWN = 80  # characters of a command line in a sentence
 EMPTY: Mapping[str, Json] = MappingProxyType({})
 NO_VALUES: Mapping[str, float] = MappingProxyType({})
@@ -37,9 +37,9 @@ def _no_states() -> Mapping[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An engine to look at. `bootstrap_port`: the one the user wrote (flag or topology), None when nobody said.
+    """An engine to probe. `bootstrap_port`: as the user gave it (flag or topology), None if not given.
 
-    ranks: how many bootstrap registrations a prefill owes (dp × cp × tp × pp), None when not known beforehand.
+    ranks: how many bootstrap registrations a prefill owes (dp × cp × tp × pp), None if not known in advance.
     """
 
     name: str
@@ -51,13 +51,13 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One HTTP look. status 0: nobody answered, and `reason` says why. seconds: how long it took."""
+    """The reply to one HTTP request. `status` 0: no answer, see `reason`. `seconds`: how long it took."""
 
     path: str
     status: int
     seconds: float
     reason: str = ""
-    body: Json = None  # parsed JSON, or text when it is not JSON, cut to 64 KiB
+    body: Json = None  # parsed JSON, or else text, cut to 64 KiB
 
     @property
     def ok(self) -> bool:
@@ -66,11 +66,11 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class ObservedEngine:
-    """info: the merged /server_info (or /get_server_info) document, empty when there was none.
+    """info: the merged /server_info (or /get_server_info) document, empty if there was none.
 
     metrics: Prometheus family → value summed over its series; histograms appear as NAME_sum and NAME_count.
-    loads: the entries of /v1/loads, or () where the release has none. replies: every look, in the order it was made.
-    clock_offset: the least its clock must be ahead of this host's (seconds, behind: negative), by its Date headers.
+    loads: the entries of /v1/loads, () if the release has none. replies: all replies, in the order of the requests.
+    clock_offset: the least by which its clock is ahead of this host's (seconds; behind: negative), by its Date headers.
     """
 
     endpoint: Endpoint
@@ -87,17 +87,17 @@ class ObservedEngine:
 
     @property
     def asked(self) -> bool:
-        """Whether its turn came before the time was over."""
+        """Whether it was probed before the time ran out."""
         return self.reached or not self.reason.startswith(UNASKED)
 
     @property
     def version(self) -> str:
-        """The SGLang release whose rules hold: `sglang_compat` of pdctl's own engine, else `version`."""
+        """The SGLang release whose rules apply: `sglang_compat` of pdctl's own engine, else `version`."""
         return str(self.info.get("sglang_compat") or self.info.get("version") or "")
 
     @property
     def mode(self) -> str:
-        """As it is now, whatever it was started as."""
+        """The role it has now, whatever it was started as."""
         return peer_json.role(self.info)
 
     def number(self, key: str) -> int | None:
@@ -110,7 +110,7 @@ class ObservedEngine:
 
 @dataclass(frozen=True, slots=True)
 class RankAddress:
-    """One registered rank and whether its ZMQ port takes a connection from here."""
+    """One registered rank and whether its ZMQ port accepts a connection from here."""
 
     dp: int
     cp: int
@@ -124,12 +124,12 @@ class RankAddress:
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """What listens where a prefill's bootstrap server should; several per prefill when several ports are claimed.
+    """What listens where a prefill's bootstrap server should; several per prefill if several ports are claimed.
 
-    claimed_by: which places name this port: "flag", "server_info", "router", "annotation", "decode-default".
-    style: "new" (0.5.13+), "old" (0.5.3, 0.5.8) or "" when it is no bootstrap server at all.
+    claimed_by: which sources name this port: "flag", "server_info", "router", "annotation", "decode-default".
+    style: "new" (0.5.13+), "old" (0.5.3, 0.5.8), or "" if it is not a bootstrap server.
     serves: what answered there: "bootstrap", "engine" (an engine's HTTP port), "http" (something else), "" (no HTTP).
-    registered / expected: ranks, None when the release does not count. topology: the all -1 answer.
+    registered / expected: ranks, None if the release does not count. topology: the answer for all ranks -1.
     """
 
     prefill: str
@@ -150,7 +150,7 @@ class Bootstrap:
 
     @property
     def asked(self) -> bool:
-        """As of an engine."""
+        """Whether it was probed before the time ran out."""
         return self.reached or not self.reason.startswith(UNASKED)
 
 
@@ -163,16 +163,16 @@ class RouterWorker:
     healthy: bool
     bootstrap_port: int | None
     bootstrap_known: bool
-    mode: str  # what the worker itself reported (metadata.disaggregation_mode), "" when the router does not keep it
+    mode: str  # as the worker itself reported (metadata.disaggregation_mode), "" if the router does not keep it
     load: int
-    reason: str = ""  # why the router holds it unhealthy, where it says so (pdctl's own does)
+    reason: str = ""  # why the router marks it unhealthy, if it says so (pdctl's own does)
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedRouter:
-    """kind: sglang-router, smg, pdctl, mini_lb or "" (not recognised). status: of its answer to GET /workers, 0: none.
+    """kind: sglang-router, smg, pdctl, mini_lb or "" (not recognised). status: that of GET /workers, 0: no answer.
 
-    mode: the disaggregation_mode of an engine that was given as a router, with its bootstrap port, None: not told.
+    mode: the disaggregation_mode of an engine given as a router, with its bootstrap port, None if not reported.
 
     breakers: worker url → 0 closed, 1 open, 2 half-open; pdctl's router has one per pair: "PREFILL_URL DECODE_URL".
     """
@@ -194,7 +194,7 @@ class ObservedRouter:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Whether host:port took a TCP connection from `Elsewhere.host`; `reason` is empty when it did."""
+    """Whether host:port accepted a TCP connection from `Elsewhere.host`; `reason` is "" if it did."""
 
     host: str
     port: int
@@ -208,7 +208,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """What another host reaches. `missing`: how many of the targets the output says nothing about (it was cut)."""
+    """What another host reaches. `missing`: the number of targets absent from the output (it was cut)."""
 
     host: str
     reaches: tuple[Reach, ...]
@@ -219,8 +219,8 @@ class Elsewhere:
 class Holder:
     """Who listens on a port of this host. pid None: a process this user cannot see.
 
-    instance: the one of the run looked at that it belongs to, "" for anybody else. stopped: it was sent SIGSTOP, or a
-    debugger holds it: it listens and answers nothing.
+    instance: that of the run under examination to which it belongs, "" for any other. stopped: it was sent SIGSTOP, or
+    a debugger holds it, so it listens but does not answer.
     """
 
     pid: int | None
@@ -237,10 +237,10 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process of the run ended, as its supervisor wrote it down. `ours`: pdctl ended it itself.
+    """How a process of the run ended, as its supervisor recorded it. `ours`: pdctl itself ended it.
 
-    words: "was killed by SIGKILL …". at: seconds since the epoch. lines: those of its log that may tell why. log: that
-    file. untold: that no line does, and where to look.
+    words: "was killed by SIGKILL …". at: seconds since the epoch. lines: those of its log that may explain it. log:
+    that file. untold: a sentence that no line does and where to look, or "".
     """
 
     instance: str
@@ -260,7 +260,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class RdmaDevice:
-    """One /sys/class/infiniband entry, port 1. gids: (index, value, type) of those that are not zero."""
+    """Port 1 of one /sys/class/infiniband entry. `gids`: (index, value, type) of those that are not zero."""
 
     name: str
     state: str  # "ACTIVE", "DOWN", …
@@ -271,10 +271,10 @@ class RdmaDevice:
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """A process of the run looked at, by its own /proc/PID. Limits are the soft ones; a `memlock` of None: unlimited.
+    """A process of the run under examination, from its /proc/PID. Limits are soft limits; `memlock` None: unlimited.
 
-    files: how many it may have open. open: how many it has, None where this user cannot see them. closing: sockets of
-    them in CLOSE_WAIT, whose peers have closed and it has not.
+    files: how many it may have open. open: how many it has, None if this user cannot see them. closing: how many of
+    those are sockets in CLOSE_WAIT, which their peers have closed and it has not.
     """
 
     instance: str
@@ -287,9 +287,9 @@ class ProcessLimits:
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
-    """The filesystem under a folder of the run. Bytes and files (inodes) that this user may still write.
+    """The filesystem of one of the run's folders: the bytes and files (inodes) that this user may still write.
 
-    total_files: 0 where the filesystem does not count. lost: that the run's logs are being lost, in words.
+    total_files: 0 if the filesystem does not count. lost: a message that the run's logs are being lost, or "".
     """
 
     folder: str
@@ -304,9 +304,10 @@ class DiskSpace:
 class Host:
     """The host doctor runs on. busy: port → who listens there. Times in seconds.
 
-    stopped: processes of the run looked at that were sent SIGSTOP, whether they listen or not. processes: all of them.
-    disks: where that run writes.
-    peermem: nvidia_peermem is loaded. dma_buf: the NVIDIA driver is the open one, which needs none; None: no driver.
+    stopped: processes of the run under examination that were sent SIGSTOP, whether they listen or not. processes: all
+    of that run's. disks: where that run writes.
+    peermem: nvidia_peermem is loaded. dma_buf: the NVIDIA driver is the open one, which needs no nvidia_peermem;
+    None: no driver.
     """
 
     name: str
@@ -316,8 +317,8 @@ class Host:
     peermem: bool
     gpus: tuple[str, ...]
     packages: tuple[Package, ...]
-    environ: Mapping[str, str]  # only the variables the checks know
-    clock_offset: float | None = None  # to the engines' HTTP Date header, seconds, None: not seen
+    environ: Mapping[str, str]  # only the variables that checks use
+    clock_offset: float | None = None  # from the engines' HTTP Date headers, seconds; None: not seen
     dma_buf: bool | None = None
     stopped: tuple[Holder, ...] = ()
     processes: tuple[ProcessLimits, ...] = ()
@@ -326,7 +327,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """One canary request. kind: pair, over-length, cancel, n2, burst. ok None: not sent.."""
+    """One canary request. `kind`: pair, over-length, cancel, n2 or burst. `ok` None: not sent."""
 
     kind: str
     prefill: str
@@ -343,9 +344,9 @@ class Canary:
 
 @dataclass(frozen=True, slots=True)
 class HeldRequests:
-    """Requests an engine still holds after the canaries: name → count, only those that are not zero.
+    """Requests an engine still holds after the canaries: name → count, without zeros.
 
-    late: the numbers are gauges of /metrics, which an engine writes now and then: they may be half a minute old.
+    late: the counts are gauges of /metrics, which an engine updates periodically: they may be half a minute old.
     """
 
     instance: str
@@ -356,10 +357,10 @@ class HeldRequests:
 
 @dataclass(frozen=True, slots=True)
 class SignatureLine:
-    """A line of a run's log that a catalogue signature recognised, the first of `count` in that log.
+    """A line of a run's log recognised by a signature of the catalogue, the first of `count` in that log.
 
-    seconds: from the first to the last of them. answered: requests that its instance answered with 200 since it last
-    became ready; counted only as far as it matters for the code.
+    seconds: from the first to the last of them. answered: the number of requests the instance answered with 200 since
+    it last became ready, counted only as far as it matters for the code.
     """
 
     instance: str

@@ -1,6 +1,6 @@
-"""A peer's JSON, read without trust: whatever it holds, a reader gets a value of the type it asked for, or None.
+"""Read a peer's JSON without trusting it: whatever it contains, a reader gets a value of the type asked for, or None.
 
-Numbers may be huge, strings may hold halves of surrogate pairs, nesting may be deep: none of it raises.
+Numbers may be huge, strings may contain lone surrogates, nesting may be deep: none of it raises.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     Object = Mapping[str, object]
 
 NOTHING: Object = MappingProxyType({})
-EXCERPT = 300  # characters of a peer's words that go into a reason
-HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # how JSON writes half a character above U+FFFF
+EXCERPT = 300  # characters of a peer's text quoted in a reason
+HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # how JSON writes one surrogate of a character above U+FFFF
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
 
 def parse(body: bytes) -> object:
-    """None for what is not JSON, and for what nests too deep to be read."""
+    """The body's value; None if it is not JSON, or nested too deep to be read."""
     try:
         value = json.loads(body)
         return _whole(value) if HALF.search(body) else value
@@ -33,7 +33,7 @@ def parse(body: bytes) -> object:
 
 
 def _whole(value: object) -> object:
-    """The same without lone surrogates: they cannot be written anywhere."""
+    """The same value without lone surrogates, which cannot be encoded."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, list):
@@ -48,17 +48,17 @@ def mapping(value: object) -> Object:
 
 
 def mappings(value: object) -> tuple[Object, ...]:
-    """The objects of a list; what else stands in it is left out."""
+    """The objects in a list, without its other entries; () if it is not a list."""
     return tuple(entry for entry in value if isinstance(entry, dict)) if isinstance(value, list) else ()
 
 
 def integer(value: object) -> int | None:
-    """None, too, for one that 64 bits do not hold."""
+    """The integer; None also if 64 bits do not hold it."""
     return numerals.counted(value) if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def number(value: object) -> float | None:
-    """As a float; None for one that nobody can have measured, be it infinite or only huge."""
+    """The number as a float; None if it cannot be a measurement, being infinite or huge."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -72,10 +72,10 @@ def text(value: object) -> str:
 
 
 def role(info: Object) -> str:
-    """The role a /server_info document tells: the one it has now; "" when it says nothing.
+    """The current role according to a /server_info document, "" if it names none.
 
-    After a role switch (sglang 0.5.23) only the states of the schedulers tell: the document's own key is what the
-    server was started with.
+    After a role switch (sglang 0.5.23) only the schedulers' states are current: the document's own key is the role
+    the server was started in.
     """
     told = {text(state.get("disaggregation_mode")) for state in mappings(info.get("internal_states"))}
     live = told.pop() if len(told) == 1 else ""
@@ -83,7 +83,7 @@ def role(info: Object) -> str:
 
 
 def message(value: object) -> str:
-    """The words of an error in one of the shapes engines and routers use; empty when it has none of them."""
+    """The message of an error in one of the shapes that engines and routers use, "" if it has none of them."""
     for key in ("error", "detail", "message"):
         inner = mapping(value).get(key)
         value = inner if inner is not None else value
@@ -91,11 +91,11 @@ def message(value: object) -> str:
 
 
 def complaint(body: bytes) -> str:
-    """The message of an error answer, or the start of whatever came."""
+    """The message of an error answer, or the start of whatever was sent."""
     return message(parse(body)) or excerpt(body[: 4 * EXCERPT].decode("utf-8", errors="replace"))
 
 
 def excerpt(said: str) -> str:
-    """One line of what a peer said, safe to show: no control characters, cut in the end."""
+    """A peer's text as one line that is safe to show: no control characters, truncated."""
     line = CONTROL.sub(" ", said[: 4 * EXCERPT]).strip()
     return line if len(line) <= EXCERPT else line[: EXCERPT - 1] + "…"

@@ -1,4 +1,4 @@
-"""Looks at endpoints: a few GETs of one server together, under one deadline; and Prometheus text as numbers."""
+"""A few GETs of one server at once, under one deadline; and the parser of Prometheus text."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from pdctl.fleet.deadline import Deadline
 
 
-LIMIT = 8 * 1024 * 1024  # bytes of one answer: many are read at once
+LIMIT = 8 * 1024 * 1024  # bytes of one answer; many are read at once
 MAX_TEXT = 64 * 1024  # characters kept of a body that is not JSON
 DATE = re.compile(r"[A-Z][a-z]{2}, (\d\d) ([A-Z][a-z]{2}) (\d{4}) (\d\d):(\d\d):(\d\d) GMT")
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-DATE_AGE = 2.0  # seconds: a server's Date has whole seconds, and uvicorn and aiohttp make it once a second
+DATE_AGE = 2.0  # seconds: a server's Date is in whole seconds, and uvicorn and aiohttp update it once a second
 
 
 class Prober:
-    """`patience`: seconds one look may take. `key`: bearer token for servers that ask for one."""
+    """`patience`: seconds one request may take. `key`: bearer token for servers that require one."""
 
     def __init__(self, deadline: Deadline, patience: float, key: str = "") -> None:
         self.deadline = deadline
@@ -38,7 +38,7 @@ class Prober:
         return self.ask_all(base, (path,))[0]
 
     def ask_all(self, base: str, paths: Sequence[str]) -> tuple[Answer, ...]:
-        """All of them at once, each on a connection of its own."""
+        """GET all paths at once, each on its own connection."""
         within = self.deadline.within(self._patience)
         calls = [Call("GET", base + path, None, within, key=self._key, limit=LIMIT) for path in paths]
         try:
@@ -53,7 +53,7 @@ class Prober:
 
 
 def reply(path: str, answer: Answer) -> Reply:
-    """The answer with its body read, or with the reason why there is none."""
+    """The answer with its body parsed, or with the reason why there is none."""
     body = answer.json() if answer.body else None
     if body is None and answer.body:
         body = answer.text[:MAX_TEXT]
@@ -61,7 +61,7 @@ def reply(path: str, answer: Answer) -> Reply:
 
 
 def refusal(answer: Answer) -> str:
-    """Empty for a 200, else what the server or the network said."""
+    """ "" for a 200, else what the server or the network reported."""
     if answer.ok:
         return ""
     if not answer.reached:
@@ -72,7 +72,7 @@ def refusal(answer: Answer) -> str:
 
 
 def clock_offset(answer: Answer) -> float | None:
-    """The least by which the server's clock must differ from ours, seconds (ahead: positive). None: it told no time."""
+    """The least by which the server's clock differs from ours, in seconds (ahead: positive); None without a Date."""
     told = _moment(answer.headers.get("date", ""))
     if told is None:
         return None
@@ -81,7 +81,7 @@ def clock_offset(answer: Answer) -> float | None:
 
 
 def _moment(date: str) -> float | None:
-    """Seconds since the epoch of "Sat, 21 Nov 2026 02:04:44 GMT"."""
+    """A date such as "Sat, 21 Nov 2026 02:04:44 GMT" in seconds since the epoch; None if it is not one."""
     found = DATE.fullmatch(date)
     if found is None:
         return None
@@ -95,7 +95,7 @@ def _moment(date: str) -> float | None:
     return moment.timestamp()
 
 
-# engines count on both sides of the colon: "sglang:num_running_reqs"
+# engines use colons in names: "sglang:num_running_reqs"
 NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
 LABEL = re.compile(r'(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
 ESCAPE = re.compile(r"\\(.)")
@@ -110,7 +110,7 @@ class Sample(NamedTuple):
 
 
 def samples(text: str) -> Iterator[Sample]:
-    """Finite samples only: NaN and infinity are no measurement. Of a histogram, its sum and count."""
+    """The finite samples, since NaN and infinity are not measurements; of a histogram, its sum and count."""
     names: set[str] = set()
     for line in text.split("\n"):
         if not line or line[0] == "#":
@@ -120,7 +120,7 @@ def samples(text: str) -> Iterator[Sample]:
             name, _, rest = line.partition(" ")
         if name.endswith(LEFT_OUT):
             continue
-        # a label's value may hold any character, so the last brace ends the labels
+        # a label's value may contain any character, so the last brace ends the labels
         written, _, tail = rest.rpartition("}") if brace else ("", "", rest)
         value = _number(tail)
         if value is None:

@@ -1,6 +1,6 @@
-"""A router as it is now: its kind, its workers with their bootstrap ports, and what its breakers say.
+"""Probe a router: its kind, its workers with their bootstrap ports, and the state of its circuit breakers.
 
-Read from sglang_router 0.3.2, smg 1.13.0 and pdctl's own.
+Covers sglang_router 0.3.2, smg 1.13.0 and pdctl's own.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 UNAUTHORIZED = (401, 403)
 LOCKED = re.compile(r"answered (?:401|403)\b")
-MAX_WORKERS = 2048  # of one router; whoever names more is not believed: each would be asked, kept and judged
-ONE_BY_ONE = 10.0  # seconds for a router that asks all its workers before it answers
+MAX_WORKERS = 2048  # of one router; a longer list is not trusted, because each worker would be probed, kept and judged
+ONE_BY_ONE = 10.0  # seconds for a router that queries all its workers before it answers
 READINESS, WORKERS, METRICS = "/readiness", "/workers", "/metrics"
-SUMMARY = INFO_PATHS[1]  # of the router itself, or of workers behind it
+SUMMARY = INFO_PATHS[1]  # about the router itself, or about the workers behind it
 LOOKS = (READINESS, WORKERS, METRICS, SUMMARY)
-PATIENCE = 5.0  # seconds for one look
-METRICS_PORT = 29000  # of sglang_router and smg, unless --prometheus-port says otherwise
+PATIENCE = 5.0  # seconds for one request
+METRICS_PORT = 29000  # default --prometheus-port of sglang_router and smg
 STATE, HEALTH = "smg_worker_cb_state", "smg_worker_health"
 PAIR_STATE = "pdctl_router_breaker_state"
 STATES = (0, 1, 2)
@@ -41,32 +41,32 @@ STATES = (0, 1, 2)
 
 @dataclass(frozen=True, slots=True)
 class RouterState:
-    """`reason` is why it is not ready, in its own words or the network's."""
+    """`reason`: why it is not ready, in the router's or the network's words."""
 
     reached: bool
     ready: bool
     workers: tuple[RouterWorker, ...] = ()
     reason: str = ""
-    unauthorized: bool = False  # it does not tell its workers without a key that we do not have
+    unauthorized: bool = False  # it requires a key, which we do not have, to list its workers
 
     def lists(self, url: str) -> bool:
-        """Whether the worker at `url` is listed and held healthy."""
+        """Whether the worker at `url` is listed as healthy."""
         return any(worker.url == url.rstrip("/") and worker.healthy for worker in self.workers)
 
     @property
     def locked_out(self) -> str:
-        """Why the router may not ask its workers: one of them wants another API key than the router has. In words."""
+        """A sentence about the first worker that refuses the router's API key, "" if none does."""
         found = next((one for one in self.workers if not one.healthy and LOCKED.search(one.reason)), None)
         return f"{found.url} does not take the router's API key, or wants one: {found.reason}" if found else ""
 
     @property
     def in_flight(self) -> int:
-        """Requests being answered: every one of them occupies exactly one decode (or regular) worker."""
+        """The number of requests in flight; each occupies exactly one decode (or regular) worker."""
         return sum(worker.load for worker in self.workers if worker.role != "prefill")
 
 
 def fetch(url: str, timeout: float = 2.0, key: str = "") -> RouterState:
-    """`key`: bearer token for a router that asks for one."""
+    """The router's state. `key`: bearer token for a router that requires one."""
     readiness = http_client.get(url + "/readiness", timeout, key=key)
     if not readiness.reached:
         return RouterState(False, False, reason=readiness.reason)
@@ -85,7 +85,7 @@ def fetch(url: str, timeout: float = 2.0, key: str = "") -> RouterState:
 
 
 def _reason_not_ready(readiness: http_client.Answer) -> str:
-    """Why it is not ready: `reasons` (pdctl's own), `reason` (sglang_router, smg), `status`; else what came, cut."""
+    """Why it is not ready: `reasons` (pdctl), `reason` (sglang_router, smg), `status`; else the answer, truncated."""
     told = peer_json.mapping(readiness.json())
     listed = told.get("reasons")
     reasons = [peer_json.excerpt(one) for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
@@ -94,7 +94,7 @@ def _reason_not_ready(readiness: http_client.Answer) -> str:
 
 
 def refused(path: str, answer: http_client.Answer, key: str) -> str:
-    """In words: a server that asks for a key, and what to do about it."""
+    """A sentence that a server refuses the API key, or requires one, and what to do about it."""
     if not key:
         return f"{path} answers {answer.status}: it needs an API key; name it in the topology: security.api-key-file"
     told = peer_json.complaint(answer.body)
@@ -102,7 +102,7 @@ def refused(path: str, answer: http_client.Answer, key: str) -> str:
 
 
 def _mini_lb(url: str, timeout: float, key: str) -> RouterState:
-    """sglang_router --mini-lb has neither /readiness nor /workers; this path asks its workers, one after the other."""
+    """sglang_router --mini-lb has neither /readiness nor /workers; this path queries its workers one by one."""
     answer = http_client.get(url + "/get_server_info", max(timeout, ONE_BY_ONE), key=key)
     body = peer_json.mapping(answer.json())
     entries = [(entry, role) for role in ("prefill", "decode") for entry in peer_json.mappings(body.get(role))]
@@ -115,7 +115,7 @@ def _mini_lb(url: str, timeout: float, key: str) -> RouterState:
 
 
 def _worker_of_info(info: Object, role: str) -> RouterWorker:
-    """A worker by its own server info; what bootstrap port mini_lb holds for it, it tells nobody."""
+    """A worker by its own server info; mini_lb does not reveal the bootstrap port it holds for it."""
     host = peer_json.text(info.get("host"))
     return RouterWorker(
         url=join(host, peer_json.integer(info.get("port")) or 0),
@@ -129,14 +129,14 @@ def _worker_of_info(info: Object, role: str) -> RouterWorker:
 
 
 def listed_workers(body: object) -> tuple[RouterWorker, ...] | None:
-    """The entries of GET /workers; None when `body` is no such list (`unlisted` says why)."""
+    """The entries of GET /workers; None if `body` is not such a list (`unlisted` says why)."""
     if unlisted(body):
         return None
     return tuple(map(_worker, peer_json.mappings(peer_json.mapping(body)["workers"])))
 
 
 def unlisted(body: object) -> str:
-    """Why `body` is no list of workers, "" when it is one."""
+    """Why `body` is not a list of workers, "" if it is one."""
     entries = peer_json.mapping(body).get("workers")
     if not isinstance(entries, list):
         return "lists no workers"
@@ -154,7 +154,7 @@ def _crowd(count: int) -> str:
 
 
 def _worker(entry: Object) -> RouterWorker:
-    # sglang_router keeps what the worker told in `metadata`, smg in `labels`.
+    # sglang_router keeps what the worker reported in `metadata`, smg in `labels`.
     told = entry.get("metadata") or entry.get("labels")
     return RouterWorker(
         url=peer_json.text(entry.get("url")).rstrip("/"),
@@ -171,7 +171,7 @@ def _worker(entry: Object) -> RouterWorker:
 def probe_router(
     url: str, deadline: float, *, metrics_url: str = "", patience: float = PATIENCE, key: str = ""
 ) -> ObservedRouter:
-    """`metrics_url`: where its Prometheus text is, when that is neither its own port nor METRICS_PORT of its host."""
+    """The router as observed. `metrics_url`: of its Prometheus text, if on neither its port nor METRICS_PORT."""
     probing = Prober(Deadline(deadline), patience, key)
     base = url.rstrip("/")
     answers = dict(zip(LOOKS, probing.ask_all(base, LOOKS), strict=True))
@@ -205,7 +205,7 @@ def _kind(replies: Mapping[str, Reply]) -> str:
 
 
 def _engine_info(base: str, probing: Prober, summary: Reply) -> Mapping[str, object]:
-    """What an engine says of itself, and no router; empty where this is none."""
+    """The server info if this is an engine and not a router, else {}."""
     found = peer_json.mapping(summary.body)
     if "disaggregation_mode" not in found:  # releases without the old path
         found = peer_json.mapping(prober.reply(INFO_PATHS[0], probing.ask(base, INFO_PATHS[0])).body)
@@ -237,7 +237,7 @@ def _elsewhere(url: str, probing: Prober) -> str:
 
 
 def _with_metrics(found: ObservedRouter, text: str, *, sure: bool) -> ObservedRouter:
-    """Not `sure`: another router may hold the default port, so the text must name every worker of this one."""
+    """`found` with its breakers. Not `sure`: another router may have the default port, so all workers must be named."""
     known = {worker.url for worker in found.workers or ()}
     named: set[str] = set()
     states: dict[str, int] = {}

@@ -1,1 +1,1 @@
-"""Role switch: an instance of a running fleet becomes a prefill or a decode without being started again."""
+"""Role switch: an instance of a running fleet becomes a prefill or a decode without a restart."""

@@ -1,4 +1,4 @@
-"""What a switch sends: the switch itself to the instance, and workers out of a router and back in.
+"""What a switch sends: the switch itself to the instance, and removals and additions of workers to a router.
 
 Routers: pdctl's own, smg 1.13.0, sglang-router 0.3.2 (all measured).
 """
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 (ROUTE,), (HEALTH,) = paths("role_switch"), paths("health")
 MODEL_INFO, SERVER_INFO = paths("model_info")[0], paths("server_info")[0]
-NOT_IDLE = "not idle"  # in sglang's refusal: try again
-LOOK = 10.0  # seconds for one look
-PATIENCE = 10.0  # seconds for one call
+NOT_IDLE = "not idle"  # in sglang's refusal; try again
+LOOK = 10.0  # seconds for one query
+PATIENCE = 10.0  # seconds for one command
 WORKERS = "/workers"
 
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """The answer to a switch. `known` False: none came, so that nobody knows what role it has now."""
+    """The answer to a switch. `known` False: there was none, so its present role is unknown."""
 
     known: bool
     success: bool = False
@@ -53,7 +53,7 @@ class SwitchingInstance:
         self._secret = secret
 
     def held(self, seconds: float) -> Mapping[str, float] | None:
-        """What it still holds after at most `seconds`: empty when it holds nothing; None when it cannot be read."""
+        """What it still holds after at most `seconds`: {} if nothing, None if it cannot be read."""
         (found,) = queues((self._endpoint,), seconds, key=self._key)
         return found.left if found.read else None
 
@@ -66,21 +66,21 @@ class SwitchingInstance:
         if not answer.connected and not answer.reached:
             return Turned(True, False, f"nobody takes the order: {answer.reason}")
         if not isinstance(said.get("success"), bool):
-            # A refusal in another shape (404, 401) came before anything was done; silence and 5xx say nothing.
+            # A refusal in another shape (404, 401) came before anything was done; silence and 5xx leave it open.
             told = f"{answer.status} {peer_json.complaint(answer.body)}" if answer.reached else answer.reason
             return Turned(400 <= answer.status < 500, False, told, 400 <= answer.status < 500)
         message = peer_json.excerpt(peer_json.text(said.get("message")))
         return Turned(True, said["success"] is True, message, said.get("safe_to_restore") is True)
 
     def role(self) -> str:
-        """As it is now, where all that tell it agree; else ""."""
+        """The present role if all sources agree, else ""."""
         model = peer_json.mapping(http_client.get(self._url + MODEL_INFO, LOOK, key=self._key).json())
         info = peer_json.mapping(http_client.get(self._url + SERVER_INFO, LOOK, key=self._key).json())
         told = {peer_json.text(model.get("disaggregation_mode")), peer_json.role(info)}
         return told.pop() if len(told) == 1 else ""
 
     def lacks(self, role: str, host: str, port: int | None, ranks: int) -> str:
-        """What keeps it from serving as a `role`; empty when nothing does."""
+        """What prevents it from serving as a `role`, "" if nothing does."""
         now = self.role()
         if now != role:
             return f"its role reads {now or 'differently in /model_info and /server_info'}"
@@ -95,7 +95,7 @@ class SwitchingInstance:
 
 
 class WorkerEntry(NamedTuple):
-    """`id` is what the router's own routes call it."""
+    """A worker in a router's list; `id`: its name in the router's own routes."""
 
     id: str
     worker: RouterWorker
@@ -110,11 +110,11 @@ class Routing:
         self._secret = secret
 
     def entry(self, url: str) -> WorkerEntry | None:
-        """Raises NotProbedError when there is no list to be had."""
+        """The entry of the worker at `url`, or None. Raise NotProbedError if the list cannot be read."""
         return next((entry for entry in self._entries()[0] if entry.worker.url == url), None)
 
     def in_flight(self, url: str) -> int:
-        """Requests that a worker which is gone from the list still answers, where the router says so (pdctl's own)."""
+        """How many requests a worker removed from the list still serves, if the router says so (pdctl's own does)."""
         leaving = peer_json.mappings(self._entries()[1].get("leaving"))
         return sum(peer_json.integer(one.get("in_flight")) or 0 for one in leaving if one.get("url") == url)
 
@@ -124,12 +124,12 @@ class Routing:
             raise PdctlError(f"router {self.url}: DELETE {WORKERS}/{entry.id}: {_words(answer)}")
 
     def add(self, url: str, role: str, bootstrap_port: int | None) -> None:
-        """The port is always given for a prefill: without it both published routers send null to the engines."""
+        """Add a worker. For a prefill always give the port: without it both published routers send null to engines."""
         body: dict[str, object] = {"url": url, "worker_type": role}
         if bootstrap_port is not None:
             body["bootstrap_port"] = bootstrap_port
         answer = http_client.post(self.url + WORKERS, body, PATIENCE, key=self._key, secret=self._secret)
-        if answer.status not in (200, 201, 202, 409):  # 409: it is there already; the list tells as what
+        if answer.status not in (200, 201, 202, 409):  # 409: it is already there; the list says in which role
             raise PdctlError(f"router {self.url}: POST {WORKERS} {body}: {_words(answer)}")
 
     def _entries(self) -> tuple[list[WorkerEntry], peer_json.Object]:

@@ -1,4 +1,4 @@
-"""The steps of a switch, in words (`--dry-run`) and performed; on failure it says how the instance was left."""
+"""The steps of a switch, described (`--dry-run`) or performed; on failure, the state the instance is left in."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from pdctl.switch.switch_refusals import Fleet, Member
 
 CANARY = 60.0  # seconds
-# A decode of sglang 0.5.23 keeps the address that a prefill had before it was a decode, and its bootstrap server does
-# not tell: it asks anew once a room has waited SGLANG_DISAGGREGATION_WAITING_TIMEOUT (300 s; seen, in 321 s).
+# A decode of sglang 0.5.23 keeps the address that a prefill had before it became a decode; nothing tells it of the
+# new one. It asks again after a room has waited SGLANG_DISAGGREGATION_WAITING_TIMEOUT (300 s; 321 s measured).
 CANARY_OF_RETURNED = 400.0
-AGAIN = 0.5  # seconds between two looks
+AGAIN = 0.5  # seconds between two queries
 BETWEEN_TURNS = 1.0  # seconds between two orders to an instance that is not idle
-SLICE = 5.0  # seconds of draining until it is said again what is left
-ROUTER = 60.0  # seconds for a router to do what it has accepted
-SETTLE = 30.0  # seconds for the instance to be what it said it is
-PAIR = 20.0  # seconds for the first canary of a pair; the next one may take what is left
+SLICE = 5.0  # seconds of draining between reports of what is left
+ROUTER = 60.0  # seconds for a router to carry out what it has accepted
+SETTLE = 30.0  # seconds for the instance to become what it said it is
+PAIR = 20.0  # seconds for the first canary of a pair; the next one may take the time left
 PROMPT = Prompt("Hello", tokens=2)
 
 
@@ -41,7 +41,7 @@ def canary_seconds(order: SwitchOrder, fleet: Fleet) -> float:
 
 
 def steps(order: SwitchOrder, fleet: Fleet) -> Iterator[StepNote]:
-    """In order; those that have nothing to do are left out."""
+    """The steps in order, without those that have nothing to do."""
     target, old, new = fleet.target, other(order.to), order.to
     for router, entry in zip(fleet.routers, target.listed, strict=True):
         if entry is not None:
@@ -75,12 +75,12 @@ def _ranks(order: SwitchOrder, fleet: Fleet) -> str:
 
 
 class Left(Enum):
-    """What is certain of the instance."""
+    """What is known about the instance."""
 
     UNTOUCHED = 0
-    OUT = 1  # of a router, in its old role
-    UNSURE = 2  # it was told to switch, and has not answered
-    BROKEN = 3  # it says that it cannot serve any more
+    OUT = 1  # removed from a router, in its old role
+    UNSURE = 2  # it was told to switch and has not answered
+    BROKEN = 3  # it says that it can no longer serve
     TURNED = 4  # it has its new role
 
 
@@ -93,7 +93,7 @@ class Stopped(Exception):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, after the instance was left as `result` says."""
+    """Ctrl-C; `result` says how the instance was left."""
 
     def __init__(self, result: Result) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Switch:
-    """One instance, one time. `told` hears of every step as it ends."""
+    """One switch of one instance. `told` is called with every step as it ends."""
 
     def __init__(self, order: SwitchOrder, fleet: Fleet, told: Callable[[StepNote], None]) -> None:
         self._order, self._fleet, self._told = order, fleet, told
@@ -109,13 +109,13 @@ class Switch:
         self._old, self._new = other(order.to), order.to
         self._instance = SwitchingInstance(order.name, order.url, order.key, order.secret)
         self._routings = [Routing(url, order.key, order.secret) for url in order.routers]
-        self._removed: list[tuple[Routing, str, int | None]] = []  # with the role and port it had there
+        self._removed: list[tuple[Routing, str, int | None]] = []  # router, and the role and port it had there
         self._left = Left.UNTOUCHED
         self._durations: dict[str, float] = {}
         self._port = port_of(order, fleet)
 
     def run(self) -> Result:
-        """Raises Interrupted on Ctrl-C, whenever that comes."""
+        """Perform the switch. Raise Interrupted on Ctrl-C, at whatever step."""
         try:
             self._steps()
         except KeyboardInterrupt:
@@ -125,7 +125,7 @@ class Switch:
         return self._result(Standing.SWITCHED)
 
     def _steps(self) -> None:
-        turned = self._target.role == self._new  # by a run of this that did not come to its end
+        turned = self._target.role == self._new  # by an earlier run of this that did not finish
         steps: list[tuple[SwitchStep, Callable[[], str]]] = [(SwitchStep.REMOVE, self._remove)]
         if turned:
             self._left = Left.TURNED
@@ -155,7 +155,7 @@ class Switch:
         return f"out of {', '.join(gone)}" if gone else "in no router"
 
     def _drain(self) -> str:
-        """Idle twice in a row: between two looks a request may come that was on its way."""
+        """Wait until it is idle twice in a row: a request on its way may arrive between two queries."""
         deadline, quiet, said = time.monotonic() + self._order.drain, 0, ""
         while quiet < 2:
             left = deadline - time.monotonic()
@@ -211,7 +211,7 @@ class Switch:
         return self._instance.lacks(self._new, self._target.host, self._port, self._target.ranks)
 
     def _canaries(self) -> str:
-        """One request with every peer: the first that a decode sends to a prefill it knew before may find it gone."""
+        """One request with every peer, retried: a decode's first one may use an address the prefill no longer has."""
         seconds = canary_seconds(self._order, self._fleet)
         deadline = time.monotonic() + seconds
         peers = [self._side(member) for member in self._fleet.of(self._old) if member.healthy]
@@ -262,7 +262,7 @@ class Switch:
         self._wait(ROUTER, lacks, f"router {routing.url} to route to it as a {role}")
 
     def _wait(self, seconds: float, lacks: Callable[[], str], what: str) -> None:
-        """Until `lacks` says nothing. Raises Stopped naming what was waited for, and what was missing last."""
+        """Wait until `lacks` returns "". Raise Stopped naming what was waited for and what was missing last."""
         deadline = time.monotonic() + seconds
         while missing := lacks():
             if time.monotonic() >= deadline:
@@ -292,7 +292,7 @@ class Switch:
         return self._result(Standing.OUT, problem, fix)
 
     def _restore(self, stop: Stopped) -> Result:
-        """Back as it was, in every router that had it."""
+        """Put the instance back, as it was, into every router that had it."""
         began = time.monotonic()
         try:
             for routing, role, port in self._removed:

@@ -1,4 +1,4 @@
-"""What a role switch is asked to do and what became of it; one switch at a time, one line of record for each."""
+"""What a role switch is asked to do and its result; one switch at a time, one line of record for each."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def other(role: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SwitchOrder:
-    """`url` shall become a `to`. Every one of `routers` is told. `known`: engines whose names a run knows.
+    """Make the instance at `url` a `to`, and update all `routers`. `known`: engines whose names a run knows.
 
-    Times in seconds: `drain` until it holds nothing, `turn` for its own switch, `canary` until every peer was served,
-    None: as long as that may take (perform.canary_seconds).
-    `min_ready`: how many ready instances its old role must keep. `graph_memory`: GB for a decode's CUDA graphs.
+    Times in seconds: `drain` until it holds nothing, `turn` for the switch itself, `canary` until every peer has been
+    served, None: as long as that may take (perform.canary_seconds).
+    `min_ready`: how many ready instances must remain in its old role. `graph_memory`: GB for a decode's CUDA graphs.
     """
 
     name: str
@@ -48,7 +48,7 @@ class SwitchOrder:
     bootstrap_port: int | None = None
     graph_memory: float | None = None
     min_ready: int = 1
-    drain: float = 330.0  # above the 300 s that a room without its other side may wait (sglang)
+    drain: float = 330.0  # above the 300 s for which a room may wait for its other side (sglang)
     turn: float = 180.0
     canary: float | None = None
     key: str = ""
@@ -56,7 +56,7 @@ class SwitchOrder:
 
 
 class SwitchStep(str, Enum):
-    """In the order in which they are taken."""
+    """The steps, in the order in which they are taken."""
 
     READ = "read"
     REMOVE = "remove"
@@ -78,16 +78,16 @@ class StepNote:
 
 
 class Standing(str, Enum):
-    """Where the instance is left."""
+    """The state in which the instance is left."""
 
     AS_BEFORE = "as before"
     SWITCHED = "switched"
-    OUT = "in no router"  # it serves nobody until somebody acts
+    OUT = "in no router"  # it serves no requests until someone acts
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`problem` is empty when all went well; `fix` is what to do about it. `durations`: seconds by step."""
+    """`problem`: "" if all went well; `fix`: what to do about it. `durations`: seconds by step."""
 
     name: str
     url: str
@@ -103,7 +103,7 @@ class Result:
 
 @contextmanager
 def lease(directory: Path, urls: Iterable[str]) -> Iterator[None]:
-    """Hold every router and instance of `urls`. Raises PdctlError naming the process that has one of them."""
+    """Hold a lock on every router and instance of `urls`. Raise PdctlError naming the process that holds one."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     with ExitStack() as stack:
         for url in sorted(set(urls)):

@@ -1,4 +1,4 @@
-"""The fleet as it is before a switch, and why an instance may not switch: known before anything is touched."""
+"""The fleet before a switch, and why an instance may not switch, decided before anything is touched."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from pdctl.switch.switch_order import SwitchOrder
 
 LOOK = 30.0  # seconds for the whole fleet
-EMBEDDED = "sglang_compat"  # only pdctl's own engine says so
-# SGLang 0.5.23: whose KV managers can be put together anew. ascend inherits mooncake's word for it.
+EMBEDDED = "sglang_compat"  # reported only by pdctl's own engine
+# SGLang 0.5.23: backends whose KV managers can be rebuilt. ascend inherits this from mooncake.
 SWITCHABLE = frozenset(("mooncake", "mooncake_tcp", "mori", "ascend"))
 FLAG = "enable_pd_role_switch"
 DECODE_CACHE = "disaggregation_decode_enable_radix_cache"
-# What prefill and decode must have in common, or the one would not fit into the pool of the other.
+# Settings that must be equal, or the instance would not fit into the other role's pool.
 ALIKE = (
     ("tp_size", "tensor parallel size"),
     ("pp_size", "pipeline stages"),
@@ -39,7 +39,7 @@ BOOTSTRAP_WITHIN = 5.0  # seconds
 
 
 class Member(NamedTuple):
-    """An instance: what it says of itself, and each router's entry for it, None where it has none."""
+    """An instance: what it reports about itself, and each router's entry for it, None if it has none."""
 
     name: str
     url: str
@@ -48,7 +48,7 @@ class Member(NamedTuple):
 
     @property
     def role(self) -> str:
-        """As it is now."""
+        """Its present role."""
         return self.engine.mode
 
     @property
@@ -65,7 +65,7 @@ class Member(NamedTuple):
 
     @property
     def states(self) -> tuple[Mapping[str, object], ...]:
-        """Of its schedulers."""
+        """The states of its schedulers."""
         return peer_json.mappings(self.engine.info.get("internal_states"))
 
     @property
@@ -74,7 +74,7 @@ class Member(NamedTuple):
 
     @property
     def ranks(self) -> int:
-        """How many register at its bootstrap server when it is a prefill."""
+        """How many ranks register at its bootstrap server when it is a prefill."""
         sizes = (self.engine.number(name) or 1 for name in ("tp_size", "pp_size", "dp_size"))
         tp, pp, dp = sizes
         inside = self.engine.info.get("enable_dp_attention") is True  # its DP groups share the TP ranks
@@ -83,7 +83,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """`others` are all instances but the target."""
+    """The instance to switch (`target`), all the other instances, and the routers."""
 
     target: Member
     others: tuple[Member, ...]
@@ -93,7 +93,7 @@ class Fleet:
         return tuple(member for member in self.others if member.role == role)
 
     def ready(self, role: str) -> tuple[Member, ...]:
-        """Those that take requests now, from every router."""
+        """The instances of a role that now accept requests from every router."""
         return tuple(
             member
             for member in self.of(role)
@@ -103,7 +103,7 @@ class Fleet:
 
 
 def read(order: SwitchOrder) -> Fleet:
-    """Never raises for what does not answer: the refusals say so."""
+    """Probe the fleet. What does not answer raises nothing; `refusals` reports it."""
     routers = tuple(probe_router(url, LOOK, key=order.key) for url in order.routers)
     lists = [{worker.url: worker for worker in router.workers or ()} for router in routers]
     names = {endpoint.url.rstrip("/"): endpoint.name for endpoint in order.known}
@@ -117,14 +117,14 @@ def read(order: SwitchOrder) -> Fleet:
 
 
 class SwitchRefusal(NamedTuple):
-    """`reason` names what is wrong and where, `fix` what to do."""
+    """`reason` says what is wrong and where, `fix` what to do."""
 
     reason: str
     fix: str
 
 
 def refusals(order: SwitchOrder, fleet: Fleet) -> tuple[SwitchRefusal, ...]:
-    """Empty when it may be tried."""
+    """Why the switch may not be tried; () if it may."""
     target = fleet.target
     if not target.engine.reached or not target.role:
         reason = target.engine.reason or "it does not say what role it has"
@@ -164,7 +164,7 @@ def _able(target: Member) -> Iterator[SwitchRefusal]:
 
 
 def _peers(order: SwitchOrder, fleet: Fleet) -> Iterator[SwitchRefusal]:
-    """What the pools would be like: the old one without the target, the new one with it."""
+    """Refusals because of the pools: the old one without the target, the new one with it."""
     target = fleet.target
     if target.role != order.to:
         left = fleet.ready(target.role)
@@ -186,7 +186,7 @@ def _peers(order: SwitchOrder, fleet: Fleet) -> Iterator[SwitchRefusal]:
 
 
 def _bootstrap(order: SwitchOrder, fleet: Fleet) -> Iterator[SwitchRefusal]:
-    """Only a prefill needs a port, and a router that is told none sends null to the decodes."""
+    """Refusals because of the bootstrap port, which only a prefill needs: without it routers send null."""
     target = fleet.target
     if order.to != PREFILL:
         return
@@ -212,7 +212,7 @@ def port_of(order: SwitchOrder, fleet: Fleet) -> int | None:
 
 
 def _cache(order: SwitchOrder, fleet: Fleet) -> Iterator[SwitchRefusal]:
-    """Seen with sglang 0.5.23: such a decode answers its first requests, and dies when it is idle next."""
+    """Refuse a prefix cache. Seen with sglang 0.5.23: such a decode answers its first requests and dies once idle."""
     target, info = fleet.target, fleet.target.engine.info
     kept = info.get("disable_radix_cache") is False and info.get(DECODE_CACHE) is not True
     if order.to != PREFILL and not target.embedded and kept:
@@ -238,7 +238,7 @@ def has_graphs(member: Member) -> bool:
 
 
 def graph_memory(order: SwitchOrder, fleet: Fleet) -> float | None:
-    """GB that SGLang is told to find free: as asked for, or as the hungriest decode uses; 0 where decodes have none."""
+    """GB that SGLang must find free: as requested, else the most any decode uses; 0 without graphs, None: unknown."""
     if order.graph_memory is not None:
         return order.graph_memory
     found = [

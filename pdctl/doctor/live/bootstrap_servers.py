@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from pdctl.doctor.check import Facts, Finding
     from pdctl.fleet.observations import Bootstrap, ObservedEngine, RankAddress
 
-ANSWERED = re.compile(r": \d{3} ")  # a status stands before the reason
+ANSWERED = re.compile(r": \d{3} ")  # an HTTP status before the reason
 SERVICE = (".svc", ".svc.cluster.local")  # a Kubernetes Service name, which outlives the pods behind it
 
 
 def unreachable(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD205: nothing that speaks as a bootstrap server answers where the prefill's own should be."""
+    """PD205: no bootstrap server answers where the prefill's own should be."""
     engines = {engine.endpoint.name: engine for engine in facts.engines}
     ports = port_claims(facts)
     found: list[Finding] = []
@@ -47,14 +47,14 @@ def unreachable(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def _with_own_server(facts: Facts) -> Iterator[tuple[Claims, Bootstrap | None]]:
-    """Each prefill with what stands at its own port."""
+    """Each prefill with what was seen at its own port."""
     ports = port_claims(facts)
     for claim in ports.claims:
         yield claim, None if claim.truth is None else ports.seen.get((machine(claim.host), claim.truth))
 
 
 def _unreachable(claim: Claims, seen: Bootstrap, engine: ObservedEngine, name: str) -> Finding:
-    """`name`: whose HTTP port it is, "" where that is not known."""
+    """The finding PD205. `name`: whose HTTP port it is, "" if unknown."""
     strange = seen.serves in ("engine", "http")
     why = answers_http(seen, name) if strange else "no bootstrap server" if seen.reached else seen.reason
     http = "answers" if engine.reached else f"does not answer either: {engine.reason}"
@@ -70,12 +70,12 @@ def _unreachable(claim: Claims, seen: Bootstrap, engine: ObservedEngine, name: s
 
 
 def loopback_by_url(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD208: a prefill is given by a loopback address while a decode is elsewhere."""
+    """PD208: a prefill is given by a loopback address while a decode is on another host."""
     return _loopback(facts, {plain(engine.endpoint.url): engine.endpoint.role for engine in facts.engines})
 
 
 def loopback_by_router(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD208, by the addresses the router has: it hands the prefill's host to the decode as it stands."""
+    """PD208, by the router's addresses: it passes the prefill's host on to the decode unchanged."""
     listed = {plain(worker.url): worker.role for worker in workers(facts.router)}
     return unread(facts) or _loopback(facts, listed)
 
@@ -102,7 +102,7 @@ def _loopback(facts: Facts, roles: Mapping[str, str]) -> list[Finding] | Skipped
 
 
 def unregistered(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD209: the bootstrap server waits for ranks, or will not name one."""
+    """PD209: the bootstrap server is waiting for ranks, or refuses to name one."""
     engines = {engine.endpoint.name: engine for engine in facts.engines}
     found: list[Finding] = []
     for claim, seen in _with_own_server(facts):
@@ -122,17 +122,17 @@ def unregistered(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def _refused(seen: Bootstrap) -> list[str]:
-    """Ranks it answered about, and would not name. One that was not asked, or not in time, says nothing."""
+    """Ranks it was asked for and refused to name. One that was not asked for, or not in time, proves nothing."""
     return [line for line in seen.unranked if ANSWERED.search(line)]
 
 
 def _gave_no_topology(seen: Bootstrap) -> bool:
-    """It answered the topology query with something else than a topology."""
+    """Whether it answered the topology query with something other than a topology."""
     return seen.route is not None and not _sized(seen)
 
 
 def _sized(seen: Bootstrap) -> bool:
-    """0.5.3 and 0.5.8 answer with null sizes until the first rank has registered."""
+    """Whether the answer has sizes; 0.5.3 and 0.5.8 answer with null sizes until the first rank has registered."""
     return any(value is not None for value in seen.topology.values())
 
 
@@ -152,7 +152,7 @@ def _unregistered(claim: Claims, seen: Bootstrap, have: int | None, owed: int | 
 
 
 def _seen_all(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """No finding is all well only where each server was there to ask."""
+    """No findings, if every server could be asked; else Unknown or Skipped."""
     missing = [claim.prefill for claim, seen in _with_own_server(facts) if seen is None or not seen.style]
     if missing:
         return Unknown(f"the bootstrap server of {names(missing)} did not answer")
@@ -160,7 +160,7 @@ def _seen_all(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def rank_unreachable(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD210: a rank's registered address takes no connection from here."""
+    """PD210: a rank's registered address does not accept a connection from here."""
     found = [
         _unreachable_ranks(claim, lost)
         for claim, seen in _with_own_server(facts)
@@ -180,7 +180,7 @@ def rank_unreachable(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def _untried(one: RankAddress) -> bool:
-    """Not dialled, or when the time for it was over already."""
+    """Whether it was not dialled, or only after its time had run out."""
     return one.reached is None or (one.reached is False and one.reason.endswith("within 0 s"))
 
 
@@ -201,7 +201,7 @@ def _unreachable_ranks(claim: Claims, lost: list[RankAddress]) -> Finding:
 
 
 def stale(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD211: what a decode may still remember of this prefill is not what is there now."""
+    """PD211: what a decode may have cached about this prefill is no longer true."""
     found: list[Finding] = []
     owners: dict[tuple[str, int], str] = {}
     servers: set[tuple[str, int]] = set()
@@ -216,7 +216,7 @@ def stale(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def _shared_rank_addresses(claim: Claims, seen: Bootstrap, owners: dict[tuple[str, int], str]) -> Iterator[Finding]:
-    """Two prefills that list one rank address: one of the two lists is old."""
+    """Findings for rank addresses that two prefills list: one of the two lists is stale."""
     for one in seen.ranks:
         at = f"{machine(claim.host)} {one.ip}" if one.ip in LOOPBACK else one.ip
         owner = owners.setdefault((at, one.port), claim.prefill)
@@ -250,7 +250,7 @@ def _replaced(claim: Claims, seen: Bootstrap, engine: ObservedEngine) -> Iterato
 
 
 def wildcard(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD212: listens on a wildcard in a release that registers there, and is not complete."""
+    """PD212: listens on a wildcard address, in a release that registers that address, and is not complete."""
     owned = {claim.prefill: seen for claim, seen in _with_own_server(facts)}
     found: list[Finding] = []
     unknown: list[str] = []
@@ -286,7 +286,7 @@ def _wildcard(engine: ObservedEngine) -> Finding:
 
 
 def rendezvous(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD217: ranks of several nodes register at the rendezvous host, decodes are sent to the host of the URL."""
+    """PD217: the ranks of several nodes register at the rendezvous host, but decodes are sent to the URL's host."""
     spread = [
         engine
         for engine in facts.engines

@@ -23,7 +23,7 @@ LOADS = ("num_running_reqs", "num_waiting_reqs")
 
 
 def pairs(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD610: by the instance all failing pairs of a group share."""
+    """PD610: pairs that failed, grouped by the instance they share."""
     cells = _of(facts, PAIR)
     failed = [cell for cell in cells if cell.ok is False]
     groups = _grouped(failed, cells)
@@ -41,7 +41,7 @@ def pairs(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def _grouped(failed: Sequence[Canary], cells: Sequence[Canary]) -> dict[str, list[Canary]]:
-    """A decode that fails with every prefill stands for its column; what is left goes by prefill, row by row."""
+    """Failed pairs by instance: a decode that fails with every prefill gets its column, the rest go by prefill."""
     columns = Counter(cell.decode for cell in cells)
     bad = Counter(cell.decode for cell in failed)
     lost = {decode for decode, count in bad.items() if count == columns[decode] and count > 1}
@@ -95,7 +95,7 @@ def _unique(values: Iterable[str]) -> list[str]:
 
 
 def answers(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD611: one greedy prompt, one text. The texts most pairs gave are taken for right; a tie blames nobody."""
+    """PD611: a greedy prompt must give one text. The most frequent text is taken as right; a tie blames nobody."""
     cells = [cell for cell in (*_of(facts, PAIR), *_of(facts, BURST)) if cell.ok and cell.text]
     if len(cells) < 2:
         return Unknown("fewer than two answers came back: nothing to compare")
@@ -122,7 +122,7 @@ def answers(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def slow_errors(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD612: a prompt that cannot be taken was refused late."""
+    """PD612: a prompt that is too long was refused late."""
     sent = _decided(facts, OVER_LENGTH)
     if not isinstance(sent, list):
         return sent
@@ -173,7 +173,7 @@ def _took(one: Canary) -> bool:
 
 
 def samples(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD319: two samples of one request did not both come back."""
+    """PD319: a request for two samples did not return both."""
     sent = _decided(facts, N2)
     if not isinstance(sent, list):
         return sent
@@ -190,8 +190,11 @@ def samples(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def held_requests(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD613: what an idle engine still holds afterwards. One that served others before cannot be judged, nor one whose
-    only word is a gauge in /metrics: that may be half a minute old."""
+    """PD613: what an idle engine still holds afterwards.
+
+    An engine that was serving other requests before cannot be judged, nor one that reports only a gauge in /metrics,
+    which may be half a minute old.
+    """
     if not facts.queues:
         return Unknown("the queues were not read")
     engines = {engine.endpoint.name: engine for engine in facts.engines}
@@ -220,7 +223,7 @@ def held_requests(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def _idle(engine: ObservedEngine | None) -> bool:
-    """Whether it was seen to have no request before the canaries."""
+    """Whether it was seen to have no requests before the canaries."""
     loads = engine.loads if engine is not None else ()
     return bool(loads) and not any((peer_json.number(load.get(key)) or 0) > 0 for load in loads for key in LOADS)
 
@@ -230,7 +233,7 @@ def _of(facts: Facts, kind: str) -> list[Canary]:
 
 
 def _decided(facts: Facts, kind: str) -> list[Canary] | Skipped | Unknown:
-    """Those of one kind that were sent; else why there are none."""
+    """The canaries of one kind that were sent, else why there are none."""
     sent = _of(facts, kind)
     if not sent:
         return Skipped("only the pairs were tried" if _of(facts, PAIR) else "no pair was there to try it on")

@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 RDMA_BACKENDS = ("mooncake", "nixl", "mori")
 ACTIVE = "ACTIVE"
-LARGE, SLOW = 64.0, 0.1  # MB of a transfer that says something about speed; share of a NIC's rate that is too little
+LARGE, SLOW = 64.0, 0.1  # MB from which a transfer's speed is meaningful; share of a NIC's rate that is too slow
 CRAWL = 0.001  # GB/s; any network is above it
-NOTICED = 200.0  # ms; nobody waits for less
+NOTICED = 200.0  # ms; a shorter transfer is not noticed
 NOT_HERE = "no instance runs on this host; run doctor where they do"
 LOCAL = (Needs.ENDPOINT, Needs.HOST)
 PLACE = "this shell"
 
 
 def here(facts: Facts) -> list[ObservedEngine]:
-    """The engines whose address is this host's."""
+    """The engines that run on this host, by their address."""
     host = facts.host
     if host is None:
         return []
@@ -110,7 +110,7 @@ def _routable(gid: str, kind: str) -> bool:
 
 
 def gpudirect(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD405: GPUs and RDMA, and nothing that joins them. A driver that is not known to do without is a warning."""
+    """PD405: GPUs and RDMA, but nothing that connects the two; a warning if the driver might not need it."""
     used = used_devices(facts)
     if not isinstance(used, list):
         return used
@@ -135,7 +135,7 @@ def gpudirect(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def tcp(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD406: mooncake, and no device that works."""
+    """PD406: mooncake without a working device."""
     seen = engines_of_host(facts)
     if not isinstance(seen, list):
         return seen
@@ -159,7 +159,7 @@ def tcp(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def crawling(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD412: transfers take a noticeable time at a speed that no fabric has, whatever their size."""
+    """PD412: transfers take a noticeable time at a speed below that of any fabric, whatever their size."""
     if not facts.engines:
         return Skipped("no instance was given")
     found: list[Finding] = []
@@ -211,7 +211,7 @@ def _slow(engine: ObservedEngine, speed: float, size: float, rate: float) -> Fin
 
 
 def _mean(engine: ObservedEngine, name: str) -> float | None:
-    """A histogram's mean from 0.5.13 on, a gauge before."""
+    """The metric's mean: of a histogram from 0.5.13 on; before, the gauge's value."""
     family = f"sglang:{name}"
     total, count = engine.metrics.get(f"{family}_sum"), engine.metrics.get(f"{family}_count")
     if total is not None and count:
@@ -226,7 +226,7 @@ def _rate(device: RdmaDevice) -> float:
 
 
 def _named_devices(engine: ObservedEngine) -> tuple[str, ...]:
-    """Devices it was told to use. A map or a file is read by the engine alone."""
+    """The devices it was configured to use; () for a map or a file, which only the engine can resolve."""
     said = server_info.ib_devices(engine)
     return tuple(str(one) for one in said if re.fullmatch(r"\w+", str(one))) if isinstance(said, tuple) else ()
 
@@ -243,7 +243,7 @@ def engines_of_host(facts: Facts) -> list[ObservedEngine] | Skipped | Unknown:
 
 
 def used_devices(facts: Facts) -> list[RdmaDevice] | Skipped | Unknown:
-    """The devices that carry KV cache here: those named, else every active one."""
+    """The devices that carry KV cache on this host: those named, else every active one."""
     seen = engines_of_host(facts)
     if not isinstance(seen, list):
         return seen
@@ -258,7 +258,7 @@ def used_devices(facts: Facts) -> list[RdmaDevice] | Skipped | Unknown:
 
 
 def judged(judge: Callable[[Servers], Verdict], facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """A question for a command line, asked of this shell's environment beside what runs here."""
+    """A check of command lines, applied to the engines on this host with this shell's environment."""
     engines, host = engines_of_host(facts), facts.host
     if not isinstance(engines, list):
         return engines
@@ -269,7 +269,7 @@ def judged(judge: Callable[[Servers], Verdict], facts: Facts) -> list[Finding] |
 
 
 def _sides(host: Host, engines: Sequence[ObservedEngine]) -> tuple[Server, ...]:
-    """One per role and backend: what differs between the others is not asked about."""
+    """One Server per role, backend and device type; these checks do not depend on what else differs."""
     groups: dict[tuple[str, str, bool], list[ObservedEngine]] = {}
     for engine in engines:
         kind = (engine.endpoint.role, server_info.backend(engine), server_info.on_cpu(engine))
@@ -295,7 +295,7 @@ def _sides(host: Host, engines: Sequence[ObservedEngine]) -> tuple[Server, ...]:
 
 
 def _at(found: Finding, host: Host) -> Finding:
-    """An instance of its own, or else this host."""
+    """The finding at its instance if that is one, else at this host."""
     return found if "," not in found.instance else replace(found, instance=host.name)
 
 

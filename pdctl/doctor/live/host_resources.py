@@ -1,4 +1,4 @@
-"""What this host has for the processes of a run: ports, devices, packages, memory, files, disk.
+"""What this host offers the processes of a run: ports, devices, packages, memory, files, disk.
 
 PD218, PD401, PD404, PD408, PD804, PD806 and PD807.
 """
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 NIXL = ("nixl", "nixl-cu12", "nixl-cu13")
 GIB = 1 << 30
-PER_RANK = 8  # sockets to each rank of the other side: ZMQ both ways, bootstrap, transfer library, and some to spare
+PER_RANK = 8  # sockets per rank of the other side: ZMQ in both directions, bootstrap, transfer library, and a reserve
 OF_A_RUN = "name the run, with pdctl doctor --run RUN, on the host it runs on"
-NEAR, OVER = 0.8, 0.95  # shares of the open files a process may have
-CLOSING = 128  # sockets in CLOSE_WAIT; a server that closes its own has a few, and for a moment
+NEAR, OVER = 0.8, 0.95  # share of a process's limit of open files
+CLOSING = 128  # sockets in CLOSE_WAIT; a server that closes its sockets has only a few, briefly
 LITTLE, NOTHING_LEFT = 256 << 20, 1 << 20  # bytes of free space
-BASE = 256  # files a process has open before it talks to anybody
+BASE = 256  # files a process has open before it connects to anything
 PLANNED = (Needs.TOPOLOGY, Needs.HOST)
 NOT_LOCAL = Skipped("no topology that runs on this host")
 
 
 def ports_taken(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD218: a process of somebody else listens on a port of an instance that does not serve.
+    """PD218: a foreign process listens on a port of an instance that does not serve.
 
-    A server that hangs holds its own ports. It is known by its pid, where a run recorded it, and else by its --port.
+    A server that hangs still holds its own ports. It is recognised by its pid if a run recorded it, else by its --port.
     """
     plan, host = facts.plan, facts.host
     if plan is None or plan.target != "local":
@@ -78,7 +78,7 @@ def _port_taken(name: str, port: BoundPort, holder: Holder) -> Finding:
 
 
 def missing_devices(facts: Facts) -> list[Finding] | Skipped:
-    """PD401: an RDMA device that the topology names, and this host does not have."""
+    """PD401: an RDMA device that the topology names but this host does not have."""
     plan, host = facts.plan, facts.host
     if plan is None or host is None or plan.target != "local":
         return NOT_LOCAL
@@ -95,7 +95,7 @@ def missing_devices(facts: Facts) -> list[Finding] | Skipped:
 
 
 def nixl(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD408: the transfer library is not there, or there twice in different builds."""
+    """PD408: the transfer library is missing, or installed twice in different builds."""
     plan, host = facts.plan, facts.host
     if plan is None or plan.target != "local":
         return NOT_LOCAL
@@ -123,7 +123,7 @@ def _nixl(host: Host, who: str) -> list[Finding]:
 
 
 def memlock(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD404: the KV pool of an engine cannot be pinned."""
+    """PD404: an engine's KV pool cannot be pinned."""
     used = used_devices(facts)
     if not isinstance(used, list):
         return used
@@ -151,7 +151,7 @@ def memlock(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def _pool(engine: ObservedEngine) -> int | None:
-    """Bytes of its KV pool, as /v1/loads has it (0.5.8 and later)."""
+    """Size of its KV pool in bytes, from /v1/loads (0.5.8 and later)."""
     for load in engine.loads:
         size = peer_json.number(peer_json.mapping(load.get("memory")).get("kv_cache_gb"))
         if size is not None and size > 0:
@@ -160,7 +160,7 @@ def _pool(engine: ObservedEngine) -> int | None:
 
 
 def files(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD804: fewer files than an engine needs that talks to every rank while all its slots are taken."""
+    """PD804: too few open files for an engine that talks to every rank while all its slots are in use."""
     engines = engines_of_host(facts)
     if not isinstance(engines, list):
         return engines
@@ -194,12 +194,12 @@ def _limits(facts: Facts) -> dict[str, list[ProcessLimits]]:
 
 
 def _unseen(who: list[str]) -> list[Finding] | Unknown:
-    """The limits of the shell that doctor was started from say nothing about those of an engine."""
+    """Unknown for engines whose limits were not read: those of doctor's own shell say nothing about theirs."""
     return Unknown(f"the limits of {names(who)} are not known: {OF_A_RUN}") if who else []
 
 
 def descriptors(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD806: a process has nearly as many files open as it may, or keeps connections that its peers have closed."""
+    """PD806: a process is close to its limit of open files, or keeps connections that its peers have closed."""
     if facts.host is None:
         return Unknown("this host was not looked at")
     seen = [(one, one.open) for one in facts.host.processes if one.open is not None]
@@ -229,7 +229,7 @@ def descriptors(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def disks(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD807: where the run writes there is no space left, or little."""
+    """PD807: a filesystem the run writes to is full or nearly full."""
     if facts.host is None:
         return Unknown("this host was not looked at")
     if not facts.host.disks:

@@ -1,4 +1,4 @@
-"""What the running engines' own numbers say about room to work in: PD410, PD501, PD502 and PD506."""
+"""What the running engines' own numbers say about their capacity: PD410, PD501, PD502 and PD506."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from pdctl.fleet.observations import ObservedEngine
 
 FULL = 0.95  # of the KV pool
-MANY = 100  # rooms in flight that say a prefill does not get rid of its KV
-SHARE = 4  # at least one slot in so many must be usable
+MANY = 100  # rooms in flight from which on a prefill counts as unable to hand over its KV
+SHARE = 4  # at least one slot in this many must be usable
 
 
 def small_pages(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD410: page size 1 under a backend that sends page by page. On a CPU there is nothing to lose."""
+    """PD410: page size 1 with a backend that sends page by page. On a CPU it costs nothing."""
     expected = common_page_size(*(engine.number("page_size") for engine in facts.engines))
     found = [
         finding(
@@ -41,7 +41,7 @@ def small_pages(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def decode_full(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD501: rooms wait in decode's prealloc queue while its KV pool is full."""
+    """PD501: rooms wait in a decode's prealloc queue while its KV pool is full."""
     found: list[Finding] = []
     for engine in facts.engines:
         waiting, usage = _queue(engine, "decode_prealloc_queue_reqs"), _usage(engine)
@@ -62,7 +62,7 @@ def decode_full(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def prefill_full(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD506: a prefill holds the KV of many rooms it cannot hand over fast enough."""
+    """PD506: a prefill holds the KV of many rooms because it cannot hand them over fast enough."""
     found: list[Finding] = []
     for engine in facts.engines:
         moving, usage = _queue(engine, "prefill_inflight_queue_reqs"), _usage(engine)
@@ -120,14 +120,14 @@ def _shortage(engine: ObservedEngine, observed: str, limit: str, fix: str) -> Fi
 
 
 def _queue(engine: ObservedEngine, name: str) -> float | None:
-    """Summed over the DP ranks, from /v1/loads or else /metrics; None where neither says."""
+    """A queue's length summed over the DP ranks, from /v1/loads or else /metrics; None if neither has it."""
     found = [_number(load.get("disaggregation"), name) for load in engine.loads]
     known = [value for value in found if value is not None]
     return sum(known) if known else engine.metrics.get(f"sglang:num_{name}")
 
 
 def _usage(engine: ObservedEngine) -> float | None:
-    """The fullest rank's share of its KV pool. Metrics are summed, so they tell only where there is one rank."""
+    """The KV pool usage of the fullest rank, 0 to 1. Metrics are summed, so they are used only with a single rank."""
     found = [value for load in engine.loads if (value := _number(load, "token_usage")) is not None]
     if found:
         return max(found)

@@ -1,4 +1,4 @@
-"""What the logs of a run name as a cause: every code that has a signature, and PD805."""
+"""Causes named in the logs of a run: every code that has a signature, and PD805."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pdctl.doctor.check import Facts, Finding
     from pdctl.fleet.observations import SignatureLine
 
-# Lines that tell of a moment, which may have passed: a worker that was not up yet, a health check during a restart.
-# What is so now, the live checks say with the catalogue's own severity.
+# Codes whose lines describe a moment that may have passed: a worker that was not up yet, a health check during a
+# restart. The live checks report the present state with the catalogue's own severity.
 PASSED = {
     "PD209": Severity.INFO,
     "PD601": Severity.WARNING,
@@ -24,16 +24,16 @@ PASSED = {
     "PD603": Severity.INFO,
     "PD604": Severity.WARNING,
 }
-SET_UP = ("PD2", "PD3")  # codes of how servers are set up: what is set up wrong fails again and again
-FEW = 2  # lines that say nothing of it where other requests are answered
-OFTEN = 100  # answered requests for each line, from which on any number of lines says nothing of it
+SET_UP = ("PD2", "PD3")  # codes about configuration: what is configured wrong fails again and again
+FEW = 2  # this many lines prove nothing while other requests are answered
+OFTEN = 100  # answered requests per line from which on any number of lines proves nothing
 SHOWN = 160  # characters of a line in a headline
 UNSEEN = Skipped("no line of the logs names it")
 ROOMS = Skipped("no single line names it: pdctl trace-room decides it room by room")
 
 
 def signature(entry: Entry, facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """Silence is an answer only where a line would have been written: a code with a signature that logs decide."""
+    """The lines that name the code. None is an answer only for a code that logs decide and that has a signature."""
     found = [_finding_of_line(entry, line) for line in facts.logs if line.code == entry.code]
     if found or (Needs.LOG in entry.needs and entry.code in _signed()):
         return found
@@ -42,14 +42,14 @@ def signature(entry: Entry, facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 @lru_cache(maxsize=1)
 def _signed() -> frozenset[str]:
-    """The codes that a row of a dialect names as its cause."""
-    from pdctl.engines.vocabulary import speech  # late: all dialects; who reads logs has them already
+    """The codes that some row names as its cause."""
+    from pdctl.engines.vocabulary import speech  # late: it compiles all rows; a run that reads logs has done so already
 
     return frozenset(row.cause for row in speech().rows if row.cause and not row.echo)
 
 
 def is_of_set_up(code: str) -> bool:
-    """Whether lines that name it are judged against the requests that were answered."""
+    """Whether the code is about configuration, so its lines are weighed against the requests that were answered."""
     return code.startswith(SET_UP)
 
 
@@ -83,7 +83,7 @@ def _finding_of_line(entry: Entry, line: SignatureLine) -> Finding:
 
 
 def collected(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD805: an instance that is looked at has no log among those given."""
+    """PD805: an instance under examination has no log among those given."""
     if not facts.endpoints:
         return Skipped("no instance was given, so whose logs are missing is not known")
     there = set(facts.logged)

@@ -1,7 +1,7 @@
 """Do the running prefills and decodes agree on what they must?
 
-PD302 to PD312, PD315, PD316 and PD414 come from the table of agreements, each setting read from /server_info and
-compared over every pair; PD313 and PD314 concern one side. A clash of None cannot be told.
+PD302 to PD312, PD315, PD316 and PD414 come from the table of agreements: each setting is read from /server_info and
+compared over every pair. PD313 and PD314 concern one side. A clash of None means that it cannot be decided.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 LAYOUT = ("enable_page_major_kv_layout", "enable_kv_cache_sharding")
 Groups = dict["Hashable", "list[ObservedEngine]"]
-OWN = ("PD301", "PD302", "PD310")  # judged by more than their row
+OWN = ("PD301", "PD302", "PD310")  # these need more than their row
 LIVE = (Needs.ENDPOINT,)
 
 
 class AgreementRow(NamedTuple):
-    """One setting of the table, with how it is read from /server_info and when two values of it clash."""
+    """One setting of the table: how it is read from /server_info, and when two of its values clash."""
 
     setting: Setting
-    read: Callable[[ObservedEngine], Hashable] | None = None  # None: the key itself
-    clash: Callable[[Any, Any], bool | None] | None = None  # prefill's value, decode's; None: unequal ones do
+    read: Callable[[ObservedEngine], Hashable] | None = None  # None: read the key itself
+    clash: Callable[[Any, Any], bool | None] | None = None  # of (prefill's, decode's) value; None: unequal ones clash
 
     @property
     def key(self) -> str:
@@ -61,7 +61,7 @@ class AgreementRow(NamedTuple):
 
 
 class ContextWidth(NamedTuple):
-    """Ranks that share the tokens of a page on decode, and whose model it is; architecture "": not known."""
+    """`size`: ranks that share the tokens of a page on decode; `architecture`: the model's, "" if unknown."""
 
     size: int
     architecture: str
@@ -102,7 +102,7 @@ def _recurrent_dtype(engine: ObservedEngine) -> Hashable:
 
 
 def _layout(engine: ObservedEngine) -> Hashable:
-    """A role may have an attention backend of its own, which wins over the common one."""
+    """The KV layout. A role may have its own attention backend, which takes precedence over the common one."""
     if server_info.embedded(engine):
         return "the layout of pdctl's own engine", *(HERE for _ in LAYOUT)
     own = engine.text(f"{engine.endpoint.role}_attention_backend")
@@ -118,7 +118,7 @@ def _flag(engine: ObservedEngine, key: str) -> Hashable:
 
 
 def _since(engine: ObservedEngine, key: str, default: Hashable) -> Hashable:
-    """`default` for pdctl's own engine and for a release that does not have the setting yet."""
+    """The key's value, or `default` for pdctl's own engine and for releases that do not have the setting yet."""
     said, release = server_info.value(engine, key), server_info.release(engine)
     if said is not HERE or release is None:
         return said
@@ -152,7 +152,7 @@ def _unequal_kv(prefill: KvType, decode: KvType) -> bool | None:
         return True
     auto, given = (prefill, decode) if prefill.flag == "auto" else (decode, prefill)
     wide = ("bf16", "bfloat16", "float16", "fp16", "half")
-    if given.flag not in wide:  # fp8 or fp4; a quantized checkpoint may make `auto` the same
+    if given.flag not in wide:  # fp8 or fp4, which `auto` may also become for a quantized checkpoint
         return None if auto.quantization else True
     return None
 
@@ -182,12 +182,12 @@ def _families(*sides: Widths) -> set[Family]:
 
 
 def _unequal_length(prefill: int | None, decode: int | None) -> bool | None:
-    """null is the checkpoint's own length, which another number may well be."""
+    """Whether the lengths differ; None if one is null: that is the checkpoint's own, which may equal the other."""
     return None if (prefill is None) != (decode is None) else prefill != decode
 
 
 def _unequal_model(prefill: tuple[str, ...], decode: tuple[str, ...]) -> bool | None:
-    """Paths may be mounts of one checkpoint: the last name, what is served and the architecture must agree."""
+    """Paths may be mounts of one checkpoint: the last component, the served name and the architecture must agree."""
     (path, served, kind, weights), (other, other_served, other_kind, other_weights) = prefill, decode
     both = (kind, other_kind), (weights, other_weights)
     if any(one and two and one != two for one, two in both):
@@ -204,7 +204,7 @@ def _unequal_recurrent(prefill: tuple[str, Hashable], decode: tuple[str, Hashabl
 
 
 def _unequal_layout(prefill: tuple[Hashable, ...], decode: tuple[Hashable, ...]) -> bool | None:
-    """A key one of the releases does not have yet is not a difference."""
+    """Whether the layouts differ; a key that one of the releases does not have yet is not a difference."""
     return any(one != two for one, two in zip(prefill, decode, strict=True) if HERE not in (one, two))
 
 
@@ -214,7 +214,7 @@ def _unequal_stages(prefill: tuple[int, int], decode: tuple[int, int]) -> bool |
 
 
 def _unequal_context(prefill: ContextWidth, decode: ContextWidth) -> bool | None:
-    """From 1 to more is MLA's alone; any other pair of sizes ends in `Unsupported PD DCP topology`."""
+    """Only MLA can go from 1 to more; any other pair of sizes fails with `Unsupported PD DCP topology`."""
     if prefill.size == decode.size:
         return False
     if prefill.size != 1:
@@ -229,7 +229,7 @@ def _unequal_devices(prefill: tuple[str, ...], decode: tuple[str, ...]) -> bool 
     return bool(prefill and decode) and len(prefill) != len(decode)
 
 
-# What is put together from several keys, and what clashes though it is equal, or does not though it is not.
+# Settings derived from several keys, then those for which clashing is not the same as being unequal.
 READ: dict[str, Callable[[ObservedEngine], Hashable]] = {
     "kv_cache_dtype": server_info.kv_type, "KV layout": _layout, "attention TP": server_info.widths,
     "attention TP (hybrid)": server_info.widths, "attention TP (divides)": server_info.widths,
@@ -253,7 +253,7 @@ def _row(code: str) -> AgreementRow:
 
 
 class Clash(NamedTuple):
-    """Engines of one side with a value the other side's engines cannot take."""
+    """Prefills and decodes whose values clash, or may clash."""
 
     prefills: list[ObservedEngine]
     decodes: list[ObservedEngine]
@@ -262,7 +262,7 @@ class Clash(NamedTuple):
 
 
 def compare(row: AgreementRow, facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """One row over every pair. Engines with one value are one group, so 256 × 2 pairs cost as much as 1 × 1."""
+    """Compare one row over every pair. Engines with the same value form one group, so 256 × 2 cost as much as 1 × 1."""
     sides = [_groups(row, facts, role) for role in ("prefill", "decode")]
     if not all(sides):
         return Skipped("a prefill and a decode are needed to compare")
@@ -323,7 +323,7 @@ def _size(sides: Sequence[Groups]) -> int:
 
 
 def _decode_odd(row: AgreementRow, clash: Clash, sides: Sequence[Groups]) -> bool:
-    """Whoever fits with somebody else is not the odd one; where that tells nothing, the smaller group is, or decode."""
+    """Whether to blame decode: a side that fits others is not to blame; if undecided, the smaller group, or decode."""
     decode_fits = any(row.clashes(other, clash.decode) is False for other in sides[0])
     prefill_fits = any(row.clashes(clash.prefill, other) is False for other in sides[1])
     if decode_fits is not prefill_fits:
@@ -336,7 +336,7 @@ def _names(engines: Sequence[ObservedEngine]) -> str:
 
 
 def versions(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD310: an error where the two releases are known not to understand each other, else a warning."""
+    """PD310: an error if the two releases are known to be incompatible, else a warning."""
     verdict = compare(_row("PD310"), facts)
     if not isinstance(verdict, list):
         return verdict
@@ -359,7 +359,7 @@ def _graded(found: Finding, facts: Facts) -> Finding:
 
 
 def page_sizes(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD302, and what the release makes of it."""
+    """PD302, and how the release reacts to it."""
     verdict = compare(_row("PD302"), facts)
     if not isinstance(verdict, list):
         return verdict
@@ -370,7 +370,7 @@ def page_sizes(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def dp_contract(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD313: a prefill with several DP ranks whose requests decode would look for on another rank."""
+    """PD313: a prefill with several DP ranks, for which decode would compute another rank than serves the request."""
     prefills = [engine for engine in facts.engines if engine.endpoint.role == "prefill"]
     found = [one for engine in prefills for one in _dp(engine)]
     unread = [engine.endpoint.name for engine in prefills if server_info.dp_ranks(engine) is None]
@@ -399,7 +399,7 @@ def _dp(engine: ObservedEngine) -> list[Finding]:
 
 
 def chunks(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD314: a chunk that does not end on a page border. /server_info has it divided by the DP width already."""
+    """PD314: a chunk that does not end on a page boundary. /server_info has it already divided by the DP width."""
     prefills = [engine for engine in facts.engines if engine.endpoint.role == "prefill"]
     found: list[Finding] = []
     for engine in prefills:

@@ -30,7 +30,7 @@ NULL = "the router's GET /workers has no bootstrap_port for it: it sends null, a
 
 
 def by_flag(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD202: the user (or the topology) wrote another port than the one the running prefill names."""
+    """PD202: the user (or the topology) gave another port than the one the running prefill reports."""
     ports = port_claims(facts)
     found = [
         replace(
@@ -45,12 +45,12 @@ def by_flag(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def by_router(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD202: the router holds another port, and it is not simply another prefill's that has its own in exchange."""
+    """PD202: the router holds a wrong port, and not because the ports of several prefills are swapped (PD203)."""
     return _by_router(facts, "PD202")
 
 
 def rust_server(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD219: its bootstrap routes are on the HTTP port (SGLANG_RUST_SERVER), and the router has another one."""
+    """PD219: the bootstrap routes are on the HTTP port (SGLANG_RUST_SERVER), but the router has another port."""
     return _by_router(facts, "PD219")
 
 
@@ -90,7 +90,7 @@ def _wrong(code: str, ports: PortClaims, claim: Claims, place: str, said: int | 
 
 
 def swapped(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD203: the router has the right ports, at the wrong prefills."""
+    """PD203: the router has the right ports, but for the wrong prefills."""
     ports = port_claims(facts, True)
     mixed = _exchanged(ports)
     if not mixed:
@@ -108,7 +108,7 @@ def swapped(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def _exchanged(ports: PortClaims) -> list[Claims]:
-    """The prefills whose ports the router holds exchanged among themselves, if any."""
+    """The prefills whose ports the router has swapped among one another, if any."""
     off = [claim for claim in ports.claims if claim.server_info and claim.router and claim.router != claim.server_info]
     while off:
         real, held = {claim.server_info for claim in off}, {claim.router for claim in off}
@@ -120,7 +120,7 @@ def _exchanged(ports: PortClaims) -> list[Claims]:
 
 
 def collisions(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD204: two prefills of one host with one bootstrap port; the second could not bind, and goes on without."""
+    """PD204: two prefills of one host have one bootstrap port; the second cannot bind it and runs without."""
     ports = port_claims(facts)
     first: dict[tuple[str, int], Claims] = {}
     found: list[Finding] = []
@@ -150,7 +150,7 @@ def _collision(ports: PortClaims, holder: Claims, claim: Claims, number: int) ->
 
 
 def http_by_flag(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD206: the port written is the prefill's HTTP port. The Rust server is right to have both in one."""
+    """PD206: the port given is the prefill's HTTP port. With the Rust server, which has both on one, that is right."""
     ports = port_claims(facts)
     found = [
         replace(
@@ -178,7 +178,7 @@ def _is_http(claim: Claims, said: int | None) -> bool:
 
 
 def _beside_http(claim: Claims) -> str:
-    """The port of its bootstrap server; "" where all that is known is that it is not the HTTP port."""
+    """The port of its bootstrap server; "" if all that is known is that it is not the HTTP port."""
     return "" if claim.truth in (None, claim.http_port) else str(claim.truth)
 
 
@@ -198,7 +198,7 @@ def _http(claim: Claims, place: str) -> Finding:
 
 
 def by_annotation(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD215: the pod annotation that the router's discovery reads is not what the running prefill says."""
+    """PD215: the pod annotation read by the router's discovery differs from what the running prefill reports."""
     said = annotated(facts)
     claims = [claim for claim in port_claims(facts).claims if claim.prefill in said]
     if not claims:
@@ -218,7 +218,7 @@ def by_annotation(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def unread(facts: Facts) -> Skipped | Unknown | None:
-    """Why the router's own list says nothing, if it does not."""
+    """Why the router's own list cannot be used, or None if it can."""
     router = facts.router
     if router is None:
         return Skipped("no router was given")
@@ -230,7 +230,7 @@ def unread(facts: Facts) -> Skipped | Unknown | None:
 
 
 def undecided(ports: PortClaims) -> list[Finding] | Skipped | Unknown:
-    """All is well only where every prefill said where it listens."""
+    """No findings, if every prefill reported its port; else Unknown or Skipped."""
     if not ports.claims:
         return Skipped("no prefill was given")
     silent = [claim.prefill for claim in ports.claims if claim.truth is None]
@@ -242,14 +242,14 @@ def port(claim: Claims) -> str:
 
 
 def with_remedy(facts: Facts, found: Finding, claim: Claims) -> Finding:
-    """The whole command as the fix, and how it is done without a restart as evidence."""
+    """`found` with the router's whole command as the fix, and the way without a restart as evidence."""
     live = at_run_time(facts.router, claim.url, "prefill", claim.truth) if facts.router is not None else ""
     evidence = (*found.evidence, f"without a restart: {live}") if live and claim.truth is not None else found.evidence
     return replace(found, fix=router_command(facts), evidence=evidence)
 
 
 def null_ports(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD201: the router sends null for a prefill, and at least one decode takes its rooms elsewhere."""
+    """PD201: the router sends null for a prefill, and at least one decode then takes its rooms elsewhere."""
     nulls = _nulls(facts)
     lucky = [f"{_pair(each)} works by luck" for _, landings in nulls for each in landings if each.lucky]
     found = [_astray(facts, claim, landings, lucky) for claim, landings in nulls if any(map(_fails, landings))]
@@ -262,7 +262,7 @@ def null_ports(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def works_by_luck(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD207: nothing but nulls, and every decode's own port happens to be the right one."""
+    """PD207: the router sends null, but every decode's own port happens to be the right one."""
     nulls = _nulls(facts)
     dark = [each for _, landings in nulls for each in landings if each.reaches is None]
     if dark:
@@ -299,7 +299,7 @@ def _fails(landing: Landing) -> bool:
 
 
 def _astray(facts: Facts, claim: Claims, landings: tuple[Landing, ...], lucky: list[str]) -> Finding:
-    """`observed` is where the first decode that goes astray really asks."""
+    """The finding PD201; `observed` is where the decodes that go astray really ask."""
     failing = [each for each in landings if _fails(each)]
     goes = list(dict.fromkeys(f"{claim.host}:{each.port} ({each.reaches or 'nobody'})" for each in failing))
     found = finding(
@@ -315,7 +315,7 @@ def _astray(facts: Facts, claim: Claims, landings: tuple[Landing, ...], lucky: l
 
 
 def _crowded(nulls: Iterable[Null]) -> bool:
-    """Whether two of them share a host: one decode's own port can be only one of theirs."""
+    """Whether two of the prefills share a host: a decode's own port can be right for only one of them."""
     hosts = [claim.host for claim, _ in nulls]
     return len(set(hosts)) < len(hosts)
 

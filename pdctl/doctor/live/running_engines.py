@@ -1,4 +1,4 @@
-"""Is each engine there, in its role and to be seen? PD301, PD604, PD605, PD614, PD801 to PD803, PD901 to PD904."""
+"""Is each engine up, in its role and observable? PD301, PD604, PD605, PD614, PD801 to PD803, PD901 to PD904."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 ELSEWHERE = ("not resolved", "no connection within", "unreachable", "no route", "name or service", "resolution")
 LOCKED = (401, 403)
-BROKEN = 500  # statuses from here on are a server's own trouble
-SKEW = 2.0  # seconds by which clocks must differ before a log of one-second stamps misleads
+BROKEN = 500  # statuses from here on are the server's own failure
+SKEW = 2.0  # seconds of clock difference from which on logs with one-second timestamps mislead
 TALKATIVE = ("log_requests", "enable_request_time_stats_logging")
 
 
 def roles(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD301: an engine runs in another role than it was given as."""
+    """PD301: an engine runs in another role than the one it was given in."""
     found = [
         finding(
             "PD301",
@@ -56,7 +56,7 @@ def _mode(engine: ObservedEngine) -> str:
 
 
 def down(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD604: its host answers and it does not, or it listens and is silent; and how it ended, where that is known."""
+    """PD604: its host answers but it does not, or it listens but is silent; and how it ended, if that is known."""
     ended = {one.instance: one for one in facts.ended}
     return [
         _ended_instance(engine.endpoint.name, ended[engine.endpoint.name])
@@ -68,7 +68,7 @@ def down(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def recorded(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD604: the run is over, and its supervisor recorded how each of its processes ended. Nobody is left to ask."""
+    """PD604: the run has ended, and its supervisor recorded how each process ended. Nothing is left to probe."""
     if facts.depth is not Depth.STATIC or not facts.ended:
         return Skipped("no run that ended")
     return [_ended_instance(one.instance, one) for one in facts.ended]
@@ -86,7 +86,7 @@ def _down(engine: ObservedEngine) -> Finding:
 
 
 def _ended_instance(name: str, ended: Ended) -> Finding:
-    """What its supervisor recorded. A process that pdctl ended is no fault of its own."""
+    """The end that its supervisor recorded. If pdctl ended the process, that is no fault of the process."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended.at))
     tail = [f"{name} | {line}" for line in ended.lines]
     told = [ended.untold] if ended.untold else []
@@ -103,7 +103,7 @@ def _ended_instance(name: str, ended: Ended) -> Finding:
 
 
 def stopped(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD604: it does not answer because its process is stopped (SIGSTOP, Ctrl-Z, a debugger)."""
+    """PD604: an engine does not answer because its process is stopped (SIGSTOP, Ctrl-Z, a debugger)."""
     if facts.host is None:
         return Unknown("this host was not looked at")
     return [
@@ -135,7 +135,7 @@ def _stopped(engine: ObservedEngine, who: list[Holder]) -> Finding:
 
 
 def foreign(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD903: something answers at its address, and it is no SGLang engine."""
+    """PD903: something answers at the address, but it is not an SGLang engine."""
     return [
         finding(
             "PD903",
@@ -152,7 +152,7 @@ def foreign(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def locked(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD904: it asks for an API key, and was given none or another one."""
+    """PD904: an engine requires an API key and was given none or a wrong one."""
     return [
         finding(
             "PD904",
@@ -168,13 +168,13 @@ def locked(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def _answers(engine: ObservedEngine) -> bool:
-    """HTTP came back from /server_info, and it was no server info. A 5xx is an engine in trouble, or a proxy."""
+    """Whether /server_info answered with something else. A 5xx is an engine in trouble, or a proxy."""
     statuses = [one.status for one in engine.replies if one.path in INFO_PATHS]
     return not engine.info and bool(statuses) and all(0 < status < BROKEN for status in statuses)
 
 
 def _no_info(engine: ObservedEngine) -> str:
-    """Without its page, which stands in the evidence."""
+    """What came instead of server info, without the body, which is in the evidence."""
     last = next(one for one in reversed(engine.replies) if one.path in INFO_PATHS)
     return f"no server info at {last.path}" if last.ok else f"{last.status} on {INFO_PATHS[0]}"
 
@@ -188,7 +188,7 @@ def _line(engine: ObservedEngine, reply: Reply) -> str:
 
 
 def not_reachable(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD901: not even its host answers, which may be the fault of the place doctor runs at."""
+    """PD901: not even the host answers, which may be because of where doctor runs."""
     given = " ".join(_argument(engine) for engine in facts.engines)
     return [
         finding(
@@ -205,7 +205,7 @@ def not_reachable(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def too_late(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD901: the time was over before all were asked, which says nothing about those whose turn never came."""
+    """PD901: time ran out before all engines were asked, which says nothing about those that were not."""
     missed = [engine for engine in facts.engines if not engine.asked]
     if not missed:
         return _read_each(facts)
@@ -220,7 +220,7 @@ def too_late(facts: Facts) -> list[Finding] | Skipped | Unknown:
     return [replace(found, headline=headline, fix="give the same command more time, with --timeout 60s or more")]
 
 
-FEW = 16  # endpoints a command line can still be read with
+FEW = 16  # endpoints up to which a command line stays readable
 
 
 def _argument(engine: ObservedEngine) -> str:
@@ -234,7 +234,7 @@ def _elsewhere(engine: ObservedEngine) -> bool:
 
 
 def nobody(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD902: no pair exists that could be looked at."""
+    """PD902: there is no pair to look at."""
     if not facts.engines and Needs.ROUTER in facts.asked:
         return Skipped("no instance was given, and what the router lists is another check")
     have = {engine.endpoint.role for engine in facts.engines}
@@ -246,7 +246,7 @@ def nobody(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def health_lies(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD605: health is green on a prefill whose bootstrap server cannot be used."""
+    """PD605: the health check passes on a prefill whose bootstrap server is unusable."""
     ports = port_claims(facts)
     broken = {
         claim.prefill: f"its bootstrap port {claim.truth} does not answer"
@@ -260,7 +260,7 @@ def health_lies(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def health_lies_canary(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD605: health is green on both ends of a pair that cannot serve one request."""
+    """PD605: the health check passes on both sides of a pair that cannot serve a single request."""
     broken: dict[str, str] = {}
     rooms: dict[str, int] = {}
     for one in facts.canaries:
@@ -273,7 +273,7 @@ def health_lies_canary(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def _lies(facts: Facts, broken: dict[str, str], rooms: Mapping[str, int]) -> list[Finding]:
-    """rooms: of the requests that were sent; who has sent them need not send them again."""
+    """`rooms`: instance → room of a canary that failed there, so that the user need not send another."""
     found: list[Finding] = []
     for engine in facts.engines:
         green = [one.path for one in (engine.health, engine.health_generate) if one is not None and one.ok]
@@ -294,7 +294,7 @@ def _lies(facts: Facts, broken: dict[str, str], rooms: Mapping[str, int]) -> lis
 
 
 def public(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD614: reached at an address of the open internet."""
+    """PD614: an engine is reached at a public address."""
     return [
         _public(engine, address(engine.endpoint.url)[0])
         for engine in facts.engines
@@ -303,7 +303,7 @@ def public(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def public_here(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD614: listens on every address of this host, one of which is of the open internet."""
+    """PD614: an engine listens on every address of this host, one of which is public."""
     if facts.host is None:
         return Unknown("this host was not looked at")
     opened = [one for one in facts.host.addresses if _global(one)]
@@ -335,7 +335,7 @@ def _global(host: str) -> bool:
 
 
 def trace_blind(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD801: a healthy room would leave no line. pdctl's own engine logs every step by itself."""
+    """PD801: a healthy room would leave no line in the logs. pdctl's own engine always logs every step."""
     silent = [engine for engine in facts.engines if engine.info and not _speaks(engine)]
     blind = [engine for engine in silent if any(key in engine.info for key in TALKATIVE)]
     evidence = [f"{one.endpoint.url}/server_info: {', '.join(f'{key} false' for key in TALKATIVE)}" for one in blind]
@@ -358,7 +358,7 @@ def metrics_off(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def clocks(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD803: the Date of its answers is off from this host's clock."""
+    """PD803: the Date header of an engine's answers differs from this host's clock."""
     found = [
         finding(
             "PD803",
@@ -377,7 +377,7 @@ def clocks(facts: Facts) -> list[Finding] | Skipped | Unknown:
 def _together(
     code: str, engines: list[ObservedEngine], observed: str, expected: str, evidence: list[str]
 ) -> list[Finding]:
-    """One finding for all of them: they are repaired in one place."""
+    """One finding for all of the engines, because they are repaired in one place."""
     if not engines:
         return []
     who = [engine.endpoint.name for engine in engines]
@@ -386,7 +386,7 @@ def _together(
 
 
 def _read_each(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """All is well only where each engine was read."""
+    """No findings, if each engine could be read; else Unknown or Skipped."""
     if not facts.engines:
         return Skipped("no instance was given")
     silent = [

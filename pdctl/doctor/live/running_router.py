@@ -1,4 +1,4 @@
-"""What the router holds and what it says of itself: PD216, PD301, PD601 to PD603 and PD902."""
+"""The router's list and its own state: PD216, PD301, PD601 to PD603 and PD902 to PD904."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROLES = ("prefill", "decode")
 
 
 def misses(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD216: fewer addresses of a role than the topology has instances."""
+    """PD216: the router lists fewer addresses of a role than the topology has instances."""
     problem = unread(facts)
     if problem is not None:
         return problem
@@ -55,7 +55,7 @@ def misses(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def missing(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD603: an engine that answers is not in the router's list, or is held unhealthy there."""
+    """PD603: an engine that answers is missing from the router's list, or marked unhealthy there."""
     problem = unread(facts)
     if problem is not None:
         return problem
@@ -108,7 +108,7 @@ def _key(url: str) -> tuple[str, int]:
 
 
 def not_ready(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD602: it does not answer, or says that it cannot serve."""
+    """PD602: the router does not answer, or says that it cannot serve."""
     router = facts.router
     if router is None:
         return Skipped("no router was given")
@@ -134,17 +134,17 @@ def not_ready(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def foreign(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD903: something answers there, and it is no router that pdctl knows."""
+    """PD903: something answers at the address, but it is not a router that pdctl knows."""
     return _strange(facts, _foreign)
 
 
 def locked(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD904: it asks for an API key, and was given none or another one."""
+    """PD904: the router requires an API key and was given none or a wrong one."""
     return _strange(facts, _locked)
 
 
 def _strange(facts: Facts, judge: Callable[[ObservedRouter], list[Finding]]) -> list[Finding] | Skipped | Unknown:
-    """All is well only with a router that was recognised."""
+    """What `judge` finds; no findings count only for a router that was recognised."""
     router = facts.router
     if router is None:
         return Skipped("no router was given")
@@ -173,7 +173,7 @@ def _foreign(router: ObservedRouter) -> list[Finding]:
 
 
 def _engine(router: ObservedRouter) -> Finding:
-    """An engine's address where a router's belongs: said with how to give it."""
+    """PD903 for an engine's address given as a router's, with the right way to give it."""
     url = plain(router.url)
     role = f"a {router.mode}" if router.mode in ROLES else "an engine without disaggregation"
     found = finding(
@@ -224,7 +224,7 @@ def _describe_router(router: ObservedRouter) -> str:
 
 
 def breakers(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD601: out of use by its breaker, which neither /workers nor /readiness shows."""
+    """PD601: a worker is cut off by its circuit breaker, which neither /workers nor /readiness shows."""
     router = facts.router
     if router is None:
         return Skipped("no router was given")
@@ -241,7 +241,7 @@ def breakers(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def _breaker(router: ObservedRouter, name: str, urls: str, state: int) -> Finding:
-    """`urls`: one worker's, or a pair's with pdctl's own router."""
+    """The finding PD601. `urls`: of one worker, or with pdctl's own router of a pair."""
     return finding(
         "PD601",
         name,
@@ -278,7 +278,7 @@ def roles(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def one_sided(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD902: the router lists nobody of a role, so no pair can be formed."""
+    """PD902: the router lists no worker of a role, so no pair can be formed."""
     problem = unread(facts)
     if problem is not None:
         return problem

@@ -1,1 +1,1 @@
-"""Checks that need nothing but what was written: a topology and its plan, a manifest, a start script."""
+"""Checks that need only files: a topology and its plan, a manifest, a start script."""

@@ -1,4 +1,4 @@
-"""What the shapes come to: widths that do not meet, and everything the plan found that cannot run."""
+"""Checks of shapes: widths that do not match, and everything in the plan that cannot run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pdctl.doctor.static.servers import Server, Servers
     from pdctl.layout.shape import Problem
 
-# Problems of a plan under the catalogue's codes. Pairs of roles and router addresses are judged from the command lines.
+# A plan's problems → the catalogue's codes. Pairs of roles and router addresses are judged by the command lines.
 PROBLEMS: Mapping[str, str] = {
     "port-collision": "PD218",
     "pair-tp-divides": "PD316",
@@ -59,7 +59,7 @@ PROBLEMS: Mapping[str, str] = {
     "memory": "PD504",
 }
 ELSEWHERE = ("pair-attn-tp-divides", "pair-pp", "pair-page-size", "chunk-is-pages")
-SLICING = ("nixl", "mooncake", "mooncake_tcp")  # backends that cut a sliding window by heads (sglang 0.5.23 source)
+SLICING = ("nixl", "mooncake", "mooncake_tcp")  # backends that slice a sliding window by heads (sglang 0.5.23 source)
 MET = re.compile(
     r"(?P<owner>\S+)'s (?P<kind>.+) port (?P<port>\d+) on \S+ is also (?P<other>\S+)'s (?P<other_kind>.+) port"
 )
@@ -69,12 +69,12 @@ DEMAND = re.compile(
     r"(?P<what>.+) \((?:sglang \S+|the embedded engine) (?:asserts|raises ValueError:|says:|needs|does not check that|"
     r"fails after start-up unless) (?P<demand>.+?)(?:, and goes wrong silently)?\)"
 )
-# What is expected where the plan knows neither a rule nor a way.
+# What is expected if the plan names neither a rule nor a remedy.
 TAKEN = {"PD318": "flags and values that the release takes", "PD504": "ranks that the hosts and their GPUs can hold"}
 
 
 def planned(code: str) -> Check:
-    """What the plan says under this code; a plan with problems is known even where it places nothing."""
+    """A check that reports the plan's problems with this code; they are known even if the plan places nothing."""
 
     def judge(facts: Facts) -> Verdict:
         if facts.plan is None:
@@ -85,7 +85,7 @@ def planned(code: str) -> Check:
 
 
 def _code(problem: Problem) -> str:
-    """Two bootstrap ports that meet have a code of their own; a rule this table does not know is a shape's."""
+    """The catalogue's code of a problem. Colliding bootstrap ports have their own; an unknown rule is a shape's."""
     met = MET.match(problem.message)
     if met is not None and met["kind"] == met["other_kind"] == "bootstrap":
         return "PD204"
@@ -109,13 +109,13 @@ def _problem(code: str, problem: Problem) -> Finding:
 
 
 def _rule(message: str) -> tuple[str, str]:
-    """What the plan found, and what the engine demands where the plan says so (feasibility.explain)."""
+    """What the plan found, and what the engine demands, "" if the plan does not say (feasibility.explain)."""
     found = DEMAND.fullmatch(message)
     return (found["what"], found["demand"]) if found is not None else (message, "")
 
 
 def widths(servers: Servers, prefill: Server, decode: Server) -> tuple[int, int] | None:
-    """Attention TP of both where it differs; None where it is the same or hangs on a variable."""
+    """Attention TP of both sides if it differs; None if it is equal or depends on a variable."""
     one, other = prefill.attn_tp, decode.attn_tp
     return None if one is None or other is None or one == other else (one, other)
 
@@ -123,7 +123,7 @@ def widths(servers: Servers, prefill: Server, decode: Server) -> tuple[int, int]
 def unequal(
     judge: Callable[[CheckpointModel, Server, Server, tuple[int, int]], Finding | None],
 ) -> Callable[[Servers], Verdict]:
-    """Asks `judge` about each pair of different widths, if the model's family is known."""
+    """A check that calls `judge` for each pair of different widths, if the model's family is known."""
 
     def ask(servers: Servers) -> Verdict:
         pairs = [(pair, found) for pair in servers.pairs() if (found := widths(servers, *pair)) is not None]
@@ -148,7 +148,7 @@ def heads(known: CheckpointModel, prefill: Server, decode: Server, sizes: tuple[
 
 
 def hybrid(known: CheckpointModel, prefill: Server, decode: Server, sizes: tuple[int, int]) -> Finding | None:
-    """Some releases cut the state anew: Mamba's by backend, sliding windows without pipeline stages."""
+    """Some releases reslice the state: Mamba's depending on the backend, sliding windows without pipeline stages."""
     if known.family is not Family.HYBRID:
         return None
     nixl = decode.backend == "nixl"
@@ -183,7 +183,7 @@ def _shape(side: Server) -> Iterator[str]:
 
 
 def uneven(servers: Servers) -> Iterator[Finding]:
-    """The larger width must be a multiple of the smaller: ranks are paired by integer division."""
+    """The larger width must be a multiple of the smaller, because ranks are paired by integer division."""
     for prefill, decode in servers.pairs():
         found = widths(servers, prefill, decode)
         if found is not None and max(found) % min(found):
@@ -204,7 +204,7 @@ def stages(servers: Servers) -> Iterator[Finding]:
 
 
 def chunks(servers: Servers) -> Iterator[Finding]:
-    """sglang divides the chunk by the attention DP width; a rank's share must be whole pages."""
+    """sglang divides the chunk by the attention DP width; a rank's share must be a whole number of pages."""
     for side in servers.of("prefill"):
         chunk, page = side.flags.number("chunked-prefill-size"), side.flags.number("page-size")
         width = side.dp_ranks if side.dp_attention else 1
@@ -217,7 +217,7 @@ def chunks(servers: Servers) -> Iterator[Finding]:
 
 
 def nodes(servers: Servers) -> Iterator[Finding]:
-    """Of a manifest: GPUs of all nodes against tp x pp, as far as they are written."""
+    """In a manifest: the GPUs of all nodes against tp x pp, as far as both are written."""
     for side in servers.sides if servers.manifest is not None else ():
         tp, pp = side.flags.number("tp-size") or 1, side.flags.number("pp-size") or 1
         count = side.flags.number("nnodes") or (side.pod.size if side.pod is not None and side.pod.size else 1)

@@ -1,4 +1,4 @@
-"""Where engines listen, what they are called, and the bootstrap port a router was given for each prefill."""
+"""Where engines listen, by which names they are reached, and each prefill's bootstrap port at the router."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WILDCARD = ("0.0.0.0", "::", "[::]")
 
 
 class ListedPort(NamedTuple):
-    """What one router says of one prefill. `engine` None: the address leads to no engine of these files."""
+    """What one router says about one prefill. `engine` None: the address leads to no engine in these files."""
 
     router: RouterLine
     listed: Listed
@@ -43,7 +43,7 @@ class ListedPort(NamedTuple):
 
     @property
     def true(self) -> int | None:
-        """Where the engine listens: with the Rust server on its HTTP port."""
+        """The port its bootstrap server listens on; with the Rust server, its HTTP port."""
         if self.engine is None:
             return None
         return self.engine.port if self.engine.on(RUST) else self.engine.bootstrap_port
@@ -51,7 +51,7 @@ class ListedPort(NamedTuple):
 
 @lru_cache(maxsize=2)
 def claims(servers: Servers) -> tuple[ListedPort, ...]:
-    """Every prefill of every router's command line; a port that hangs on a variable is nobody's claim."""
+    """Every prefill on every router's command line, except those whose port depends on a variable."""
     found = []
     for router in servers.routers:
         for listed in filter(lambda each: each.clear, router.prefills):
@@ -61,7 +61,7 @@ def claims(servers: Servers) -> tuple[ListedPort, ...]:
 
 
 def null_ports(servers: Servers) -> Iterator[Finding]:
-    """A null is replaced by the decode's own port: wrong, unless that happens to be the prefill's."""
+    """PD201: a null is replaced by the decode's own port, which is wrong unless it happens to be the prefill's."""
     for claim in claims(servers):
         if claim.listed.port is None and not _lucky(servers, claim):
             dialled = sorted({_dialled(servers, claim, one.bootstrap_port) for one in servers.of("decode")})
@@ -80,13 +80,13 @@ def null_ports(servers: Servers) -> Iterator[Finding]:
 
 
 def _address(claim: ListedPort, port: int | None) -> str:
-    """The host comes from the prefill's URL, whatever the port is."""
+    """host:port as a decode dials it; the host is always that of the prefill's URL."""
     host = host_and_port(claim.listed.url)[0] or "HOST"
     return f"{bracketed(host)}:{'?' if port is None else port}"
 
 
 def _dialled(servers: Servers, claim: ListedPort, port: int | None) -> str:
-    """With the name of the prefill that listens there, if it is another one."""
+    """The address a decode dials, with the name of the prefill that listens there if it is another one."""
     there = (
         each.name
         for each in claims(servers)
@@ -104,7 +104,7 @@ def lucky(servers: Servers) -> Iterator[Finding]:
 
 
 def _lucky(servers: Servers, claim: ListedPort) -> bool:
-    """Every decode's own port is the prefill's; the host is right already, for it comes from the URL."""
+    """Whether every decode's own port is the prefill's; the host, which comes from the URL, is always right."""
     decodes = servers.of("decode")
     return claim.true is not None and bool(decodes) and all(one.bootstrap_port == claim.true for one in decodes)
 
@@ -116,7 +116,7 @@ def _flag(engine: Server | None) -> Iterator[str]:
 
 
 def wrong(servers: Servers) -> Iterator[Finding]:
-    """Neither the engine's port, nor its HTTP port (PD206), nor another's of the same list (PD203)."""
+    """PD202: the port is neither the engine's, nor its HTTP port (PD206), nor another's in the list (PD203)."""
     for claim in _differing(servers):
         assert claim.engine is not None
         if claim.listed.port != claim.engine.port and _other(servers, claim) is None:
@@ -149,7 +149,7 @@ def swapped(servers: Servers) -> Iterator[Finding]:
 
 
 def _differing(servers: Servers) -> Iterator[ListedPort]:
-    """With the Rust server the port is judged by PD219."""
+    """Claims with a wrong port, except for engines with the Rust server, which PD219 judges."""
     for claim in claims(servers):
         known = claim.engine is not None and claim.true is not None and not claim.engine.on(RUST)
         if known and claim.listed.port not in (None, claim.true):
@@ -157,7 +157,7 @@ def _differing(servers: Servers) -> Iterator[ListedPort]:
 
 
 def _other(servers: Servers, claim: ListedPort) -> ListedPort | None:
-    """The prefill on the same host whose port this one was given."""
+    """The prefill on the same host whose port this one was given, if any."""
     for other in claims(servers):
         here = other.engine is not None and claim.engine is not None and other.engine.network == claim.engine.network
         if here and other.name != claim.name and other.true == claim.listed.port:
@@ -173,7 +173,7 @@ def _claim_finding(code: str, claim: ListedPort) -> Finding:
 
 
 def rust(servers: Servers) -> Iterator[Finding]:
-    """The routers' port for it, and the engine's own flag where it is neither the default nor the HTTP port."""
+    """PD219: the engine's own flag, and the routers' port for it, where given and not the HTTP port."""
     for engine in servers.of("prefill"):
         said = engine.flags.find("disaggregation-bootstrap-port")
         if engine.on(RUST) and said is not None and engine.bootstrap_port not in (None, engine.port):
@@ -190,7 +190,7 @@ def _rust(engine: Server, observed: str, evidence: list[str]) -> Finding:
 
 
 def loopback(servers: Servers) -> Iterator[Finding]:
-    """A router's loopback URL is right only for engines of its own host or pod, and for decodes there too."""
+    """A router's loopback URL works only for engines on its own host or in its own pod, and decodes there too."""
     for router in servers.routers:
         elsewhere = [one for one in servers.engines if one.network != router.network]
         for role, listed in (("prefill", router.prefills), ("decode", router.decodes)):
@@ -213,7 +213,7 @@ def wildcard(servers: Servers) -> Iterator[Finding]:
 
 
 def services(servers: Servers) -> Verdict:
-    """Services that a router calls prefills by must pass their bootstrap port on."""
+    """A Service by which a router reaches prefills must forward their bootstrap port."""
     if servers.manifest is None:
         return Skipped("no Services: this is no manifest")
     found = []
@@ -279,7 +279,7 @@ def _annotation(engine: Server) -> SaidSetting | None:
 
 
 def missed(servers: Servers) -> Iterator[Finding]:
-    """Only where every address of a role leads to engines of these files can they be counted."""
+    """PD216. Engines can be counted only if every address of the role leads to engines in these files."""
     for router in servers.routers:
         if router.discovers:
             continue
@@ -292,7 +292,7 @@ def missed(servers: Servers) -> Iterator[Finding]:
 
 
 def dist_init(servers: Servers) -> Iterator[Finding]:
-    """Two literal addresses can be compared; names may mean the same machine."""
+    """Only literal addresses are compared; different names may mean the same machine."""
     for claim in claims(servers):
         dist = claim.engine.flags.find("dist-init-addr") if claim.engine is not None else None
         if dist is None or not dist.values:
@@ -312,7 +312,7 @@ def _ip(text: str) -> bool:
 
 
 def router_host(servers: Servers) -> Iterator[Finding]:
-    """Measured with sglang-router 0.3.2; other routers take names."""
+    """A --host that must be an IP address: measured with sglang-router 0.3.2; other routers accept names."""
     for router in servers.routers:
         said = router.flags.find("host")
         host = router.flags.text("host")
@@ -326,7 +326,7 @@ def router_host(servers: Servers) -> Iterator[Finding]:
 
 
 def public(servers: Servers) -> Iterator[Finding]:
-    """Wildcards are usual in a pod of its own, and a matter of the network around it; on a host they are a door."""
+    """Wildcards are usual in a pod, where the network around it decides; on a host they expose the engine."""
     for engine in servers.sides:
         said = engine.flags.find("host")
         if said is None or engine.flags.text("host") not in WILDCARD:
@@ -339,7 +339,7 @@ def public(servers: Servers) -> Iterator[Finding]:
 
 
 def _exposed(servers: Servers, engine: Server) -> str:
-    """How a Service carries the engine's ports out of the cluster."""
+    """The Service that exposes the engine outside the cluster, as a phrase; "" if none does."""
     found = servers.manifest.services if servers.manifest is not None else ()
     for service in found:
         picked = engine.pod is not None and engine.pod.carries(service.selector)
@@ -349,7 +349,7 @@ def _exposed(servers: Servers, engine: Server) -> str:
 
 
 class WantedPort(NamedTuple):
-    """A port one engine is told to listen on. `place` says by what."""
+    """A port that an engine is told to listen on. `place` says where."""
 
     engine: Server
     port: int
@@ -358,9 +358,9 @@ class WantedPort(NamedTuple):
 
 
 def collisions(servers: Servers, code: str) -> Iterator[Finding]:
-    """Ports two engines of one pod or script are given. A plan's are the layout's to find (see arithmetic.py).
+    """Ports given to two engines of one pod or script. The layout finds those of a plan (see arithmetic.py).
 
-    The fixed ones only: the blocks SGLang derives from them are the plan's arithmetic.
+    Only the fixed ports: the blocks that SGLang derives from them are checked by the plan.
     """
     if servers.manifest is None:
         return
@@ -385,7 +385,7 @@ def collisions(servers: Servers, code: str) -> Iterator[Finding]:
 
 
 def _are_two_addresses(one: Server, other: Server) -> bool:
-    """Two addresses of one host: each may have the port. A wildcard takes them all; a variable may be anything."""
+    """Whether the two bind different addresses, so both may have the port. A wildcard or variable may overlap."""
     hosts = [engine.flags.text("host") if engine.flags.has("host") else LOOPBACK_HOST for engine in (one, other)]
     if None in hosts or any(host in WILDCARD for host in hosts):
         return False

@@ -1,4 +1,4 @@
-"""Whether the planned numbers come out: instances for the load, tokens for the slots, buffers for the batch."""
+"""Whether the planned numbers suffice: instances for the load, tokens for the slots, buffers for the batch."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 NO_LOAD = Skipped("no load is given (workload.rate of a topology)")
 RESERVED = 512  # SGLang's default of --num-reserved-decode-tokens
-DISPATCH = 128  # of SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK
+DISPATCH = 128  # default of SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK
 DISPATCH_ENV = "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
-DISPATCH_MOST = 1024  # asserted by every release that was read
+DISPATCH_MOST = 1024  # upper bound asserted by every release that was read
 WORDS = {"prefill": 0, "decode": 1}
 
 
 def short(code: str, role: str, missing: str) -> Callable[[Servers], Verdict]:
-    """Instances the workload needs against those planned, by the plan's own arithmetic."""
+    """A check of the instances planned against those the workload needs, by the plan's own arithmetic."""
 
     def judge(servers: Servers) -> Verdict:
         plan, topology = servers.plan, servers.topology
@@ -51,7 +51,7 @@ def _count(instances: int) -> str:
 
 
 def _network(servers: Servers) -> Iterator[Finding]:
-    """KV cache per second against what the slower side's NICs carry."""
+    """PD506: KV cache per second against the bandwidth of the slower side's NICs."""
     bill = servers.plan.transfer if servers.plan is not None else None
     need, have = (bill.required_bits_per_second, bill.available_bits_per_second) if bill is not None else (None, None)
     if need is not None and have is not None and need > have:
@@ -61,7 +61,7 @@ def _network(servers: Servers) -> Iterator[Finding]:
 
 
 def reserved(servers: Servers) -> Verdict:
-    """Slots of each DP rank, and what decode keeps free for every running request."""
+    """The slots of each DP rank, and the tokens that decode reserves for every running request."""
     found: list[Finding] = []
     for side in servers.of("decode"):
         found += _slots(side)
@@ -99,14 +99,14 @@ def _reserve(side: Server, observed: str, evidence: str, values: dict[str, str])
 
 
 def dispatch(servers: Servers) -> Verdict:
-    """One token per running request of a DP rank, times the draft width, against DeepEP's buffer."""
+    """One token per running request of a DP rank, times the draft width, must fit DeepEP's buffer."""
     sides = [side for side in servers.of("decode") if _deepep(side)]
     if not sides:
         return Skipped("no decode uses DeepEP")
     return [found for side in sides for found in _dispatch(side)]
 
 
-# Largest batch of decode graphs: the first spelling up to 0.5.19, the second from 0.5.14 on.
+# Largest batch of the decode graphs: the first spelling up to 0.5.19, the second from 0.5.14 on.
 GRAPHS = ("cuda-graph-max-bs", "cuda-graph-max-bs-decode")
 
 
@@ -125,7 +125,7 @@ def _dispatch(side: Server) -> Iterator[Finding]:
         said = side.flags.find(name)
         if batch is None or said is None or batch * width <= limit:
             continue
-        shared = -(-batch * width // (side.attn_tp or 1))  # ranks of one attention group share its tokens
+        shared = -(-batch * width // (side.attn_tp or 1))  # the ranks of an attention group share its tokens
         severity = None if shared > limit else Severity.WARNING
         most = max(1, limit // width) * (side.dp_ranks if name == "max-running-requests" else 1)
         fix = f"set --{name} to {most}, or {DISPATCH_ENV} to {min(batch * width, DISPATCH_MOST)}"
@@ -135,7 +135,7 @@ def _dispatch(side: Server) -> Iterator[Finding]:
 
 
 def too_long(servers: Servers) -> Verdict:
-    """The workload's own requests against the longest one that is allowed."""
+    """The length of the workload's requests against the longest allowed."""
     load = servers.topology.workload if servers.topology is not None else None
     if load is None:
         return Skipped("no workload is given")
@@ -169,7 +169,7 @@ def interfaces(servers: Servers) -> Iterator[Finding]:
 
 
 def _interface(servers: Servers, side: Server) -> str:
-    """What the topology calls the interface of the hosts."""
+    """The network interface of the side's hosts in the topology, else the placeholder INTERFACE."""
     if servers.topology is None:
         return "INTERFACE"
     role = servers.topology.prefill if side.role == "prefill" else servers.topology.decode

@@ -1,4 +1,4 @@
-"""Variables and time limits, logs and metrics, RDMA devices, UCX and Mooncake, as they are written down."""
+"""Checks of written settings: variables and time limits, logs and metrics, RDMA devices, UCX and Mooncake."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pdctl.doctor.static.servers import RouterLine, Server, Servers
 
 INTERVAL, FAILURES = "SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL", "SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE"
-SHORTEST = 10.0  # seconds of silence after which SGLang's defaults take a prefill for dead: 2 misses, 5 s apart
+SHORTEST = 10.0  # seconds of silence after which SGLang, by default, declares a prefill dead: 2 misses, 5 s apart
 MOONCAKE = ("mooncake", "mooncake_tcp")
 CUDA = ("all", "cuda", "cuda_copy", "cuda_ipc")
 WIRES = ("all", "tcp", "ib", "rc", "rc_x", "rc_v", "rc_verbs", "rc_mlx5", "ud", "ud_x", "ud_v", "dc", "dc_x", "srd")
@@ -39,7 +39,7 @@ def wrong(servers: Servers) -> Iterator[Finding]:
 
 
 class Limit(NamedTuple):
-    """`most`: beyond it the limit limits nothing. Values in seconds, or counts."""
+    """A limit in seconds, or a count. `most`: above this it no longer limits anything."""
 
     name: str
     default: str
@@ -72,7 +72,7 @@ def neutered(servers: Servers) -> Iterator[Finding]:
 
 
 def hasty(servers: Servers) -> Iterator[Finding]:
-    """SGLang takes at least 2 s and at least one failure, whatever is set."""
+    """PD617. SGLang uses at least 2 s and at least one failure, whatever is set."""
     for side in servers.of("decode"):
         interval, failures = side.quantity(INTERVAL), side.quantity(FAILURES)
         said = [side.env[name].evidence for name in (INTERVAL, FAILURES) if name in side.env]
@@ -101,7 +101,7 @@ def _without(servers: Servers, code: str, flag: str) -> Iterator[Finding]:
 
 
 def gap(servers: Servers) -> Verdict:
-    """Measured with sglang-router and smg; pdctl's own router walks all pairs in one cycle, mini_lb draws them."""
+    """PD615. Measured with sglang-router and smg; pdctl's router cycles through all pairs, mini_lb picks at random."""
     routers = [one for one in servers.routers if (known := router_kind(one.kind)) and known.turns_by_role]
     if not routers:
         return Skipped("no sglang-router and no smg")
@@ -126,7 +126,7 @@ def unservable(servers: Servers) -> Iterator[Finding]:
 
 
 def _place(router: RouterLine) -> str:
-    """Where its command begins, which in a script is not where its pod does."""
+    """Where its command begins, which in a script is not where its pod begins."""
     argv = router.container.argv if router.container is not None else ()
     return router.pod.at(argv[0].line if argv else 0) if router.pod is not None else ""
 
@@ -157,7 +157,7 @@ def _unservable(router: RouterLine) -> Iterator[tuple[str, str, str, Severity | 
 
 
 def missing_devices(servers: Servers) -> Verdict:
-    """Names in transfer.ib-devices that the hosts of a role do not have, where a pool lists what they have."""
+    """Names in transfer.ib-devices that the hosts of a role lack, if the pool lists what they have."""
     topology = servers.topology
     if topology is None or not isinstance(topology.transfer.ib_devices, tuple):
         return Skipped("no devices are named in transfer.ib-devices")
@@ -175,12 +175,12 @@ def missing_devices(servers: Servers) -> Verdict:
 
 
 def pools_differ(servers: Servers) -> Verdict:
-    """Rails are paired by position, so the two roles' hosts should have as many."""
+    """Rails are paired by position, so the hosts of both roles should have the same number."""
     topology = servers.topology
     if topology is None:
         return Skipped("no pools: this is no topology")
     one, other = topology.pool(topology.prefill.pool), topology.pool(topology.decode.pool)
-    named = isinstance(topology.transfer.ib_devices, tuple)  # then both sides were told the same
+    named = isinstance(topology.transfer.ib_devices, tuple)  # then both sides were given the same
     if named or not one.nic_devices or not other.nic_devices or len(one.nic_devices) == len(other.nic_devices):
         return []
     said = [", ".join(pool.nic_devices) for pool in (other, one)]
@@ -202,7 +202,7 @@ def ucx(servers: Servers) -> Iterator[Finding]:
 
 
 def _transports(side: Server) -> Iterator[Finding]:
-    """A list of allowed transports, or with `^` of forbidden ones."""
+    """UCX_TLS: a list of allowed transports or, with `^`, of forbidden ones."""
     said = side.env.get("UCX_TLS")
     names = _list(said.value) if said is not None else ()
     if said is None or not names:
@@ -245,14 +245,14 @@ def small_pages(servers: Servers) -> Iterator[Finding]:
 
 
 class Dead(NamedTuple):
-    """Variables with one of the prefixes are read by nobody while one of the backends is used."""
+    """Variables with these prefixes that have no effect with these backends."""
 
     prefixes: tuple[str, ...]
     backends: tuple[str, ...]
     span: Span = Span()
 
 
-# SGLANG_MOONCAKE_CUSTOM_MEM_POOL is missing on purpose: the KV pool reads it under any backend (sglang 0.5.23 source).
+# SGLANG_MOONCAKE_CUSTOM_MEM_POOL is left out on purpose: the KV pool reads it with any backend (sglang 0.5.23 source).
 DEAD: tuple[Dead, ...] = (
     Dead(("MC_", "MOONCAKE_", "SGLANG_MOONCAKE_SEND_AUX_TCP"), ("nixl",)),
     Dead(("SGLANG_DISAGGREGATION_NIXL_", "NIXL_", "UCX_"), MOONCAKE),
@@ -262,7 +262,7 @@ DEAD: tuple[Dead, ...] = (
 def dead(servers: Servers) -> Iterator[Finding]:
     for side in servers.sides:
         if side.flags.text("hicache-storage-backend") == "mooncake" or side.env.get("NVSHMEM_REMOTE_TRANSPORT"):
-            continue  # other parts of the engine read the same variables then
+            continue  # then other parts of the engine read the same variables
         for row in DEAD:
             for name, said in side.env.items():
                 if side.backend in row.backends and name.startswith(row.prefixes):
@@ -272,7 +272,7 @@ def dead(servers: Servers) -> Iterator[Finding]:
 
 
 def _dead_device(side: Server) -> Iterator[Finding]:
-    """mooncake_tcp clears the flag; NIXL reads it in newer releases, unless UCX_NET_DEVICES is set."""
+    """--disaggregation-ib-device: mooncake_tcp clears it; newer NIXL reads it unless UCX_NET_DEVICES is set."""
     said = side.flags.find("disaggregation-ib-device")
     if said is None:
         return

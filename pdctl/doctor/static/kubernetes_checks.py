@@ -1,4 +1,4 @@
-"""What a manifest says around its engines: Services and ports, probes, images, variables, copies of a template."""
+"""Checks of a manifest around its engines: Services and ports, probes, images, variables, leader and worker."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 NO_PODS = Skipped("no pods: this is no manifest")
 GRACE = 30  # Kubernetes' default, in seconds
-DRAIN = 180  # what sglang-router 0.3.2 waits for requests in flight (--shutdown-grace-period-secs)
+DRAIN = 180  # seconds that sglang-router 0.3.2 waits for requests in flight (--shutdown-grace-period-secs)
 CORE = ("Pod", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob")
 EXPANDED = re.compile(r"\$\((\w+)\)")
 SHELLED = re.compile(r"\$\{(\w+)\}|\$([A-Za-z_]\w*)")
 OWN = re.compile(r".*(_SERVICE_HOST|_SERVICE_PORT\w*|_PORT\w*)")  # Kubernetes adds them for every Service
-GIVEN = re.compile(r"(LWS|RBG_LWP)_\w+")  # the operator sets them in every pod, whether written or not
+GIVEN = re.compile(r"(LWS|RBG_LWP)_\w+")  # the operator sets these in every pod, whether written or not
 PER_RANK = ("node-rank", "host", "port", "base-gpu-id")  # only node 0 serves
 TAGGED = "a tag that names the release"
 NO_SERVICES = Skipped("no Services: this is no manifest")
-ROUTER_METRICS = 29000  # of sglang-router 0.3.2 and smg 1.13.0, unless --prometheus-port says otherwise
-ROUTER_PORT = 30000  # --port of sglang_router 0.3.2
-ALIKE = 0.7  # of two words that are one, mistyped
+ROUTER_METRICS = 29000  # default --prometheus-port of sglang-router 0.3.2 and smg 1.13.0
+ROUTER_PORT = 30000  # default --port of sglang_router 0.3.2
+ALIKE = 0.7  # similarity from which on two words count as one, mistyped
 
 
 def of_pods(judge: Callable[[Manifest], Iterator[Finding]]) -> Callable[[Servers], Verdict]:
@@ -49,7 +49,7 @@ def of_pods(judge: Callable[[Manifest], Iterator[Finding]]) -> Callable[[Servers
 
 
 def _without_repeats(found: Iterator[Finding]) -> list[Finding]:
-    """Two pods may share a template: what is said of one line is said once."""
+    """`found` with one finding per line of evidence, because two pods may share a template."""
     return list({one.evidence: one for one in reversed(list(found))}.values())[::-1]
 
 
@@ -71,7 +71,7 @@ def probes(manifest: Manifest) -> Iterator[Finding]:
 
 
 def _probe(probe: Probe, role: str) -> tuple[str, str, str] | None:
-    """What is wrong with it, what it should be, and what to write instead."""
+    """What is wrong with the probe, what it should be, and what to write instead; None if nothing is wrong."""
     what = f"{probe.purpose} probe"
     get = "httpGet: {path: /health, port: <HTTP port>}"
     if probe.how == "tcpSocket" and probe.purpose == "readiness":
@@ -99,7 +99,7 @@ def images(servers: Servers) -> list[Finding]:
 
 
 def _images(servers: Servers) -> Iterator[Finding]:
-    """Of containers, and of the images a topology's targets name."""
+    """PD608: untagged images of containers and of a topology's targets."""
     for name, pod, container, _ in _started(servers.manifest, (SCRIPT,)) if servers.manifest is not None else ():
         if _untagged(container.image):
             evidence = [f"{pod.at(container.image_line)}: image: {container.image}"]
@@ -139,7 +139,7 @@ def grace(manifest: Manifest) -> Iterator[Finding]:
 
 
 def variables(manifest: Manifest) -> Iterator[Finding]:
-    """$(NAME) that nothing defines, in kinds to which no operator adds; a shell's spelling where there is no shell."""
+    """$(NAME) that nothing defines, in kinds that no operator adds to, and shell syntax where no shell runs."""
     for name, pod, container, started in _started(manifest):
         defined = {said.name for said in container.env}
         for word in started.flags:
@@ -155,7 +155,7 @@ def variables(manifest: Manifest) -> Iterator[Finding]:
 
 
 def _placeholders(name: str, pod: ManifestPod, container: Container) -> Iterator[Finding]:
-    """Of a template: whoever applies it as it is passes on the text. In an image's name nothing is ever expanded."""
+    """PD619: a template's placeholders, applied as they are. Nothing is ever expanded in an image's name."""
     found = SHELLED.search(container.image)
     if found is not None:
         evidence, variable = [f"{pod.at(container.image_line)}: image: {container.image}"], found[1] or found[2]
@@ -167,7 +167,7 @@ def _placeholders(name: str, pod: ManifestPod, container: Container) -> Iterator
 
 
 def dns(servers: Servers) -> Verdict:
-    """Only where the pod itself calls somebody by name."""
+    """A hostNetwork pod needs a DNS policy only if it calls something by name."""
     if servers.manifest is None:
         return NO_PODS
     found = []
@@ -182,13 +182,13 @@ def dns(servers: Servers) -> Verdict:
 
 
 def _has_name(text: str) -> bool:
-    """An address with a name in it: a URL, or host:port with a variable or a letter."""
+    """Whether it is an address with a host name: a URL, or host:port with a variable or a letter."""
     host, port = host_and_port(text.split("$(")[0] + "name" + text.rpartition(")")[2] if "$(" in text else text)
     return port is not None and host not in LOOPBACK and not re.fullmatch(r"[\d.]+|[0-9a-f:]*:[0-9a-f:]*", host)
 
 
 def copies(servers: Servers) -> Iterator[Finding]:
-    """Leader and worker of one object: their environment, image and flags."""
+    """Differences between the leader and the worker of one object: environment, image and flags."""
     workers = {side.name.removesuffix("/worker"): side for side in servers.engines if side.follows}
     for leader in servers.sides:
         worker = workers.get(leader.name)
@@ -222,7 +222,7 @@ def _drift(leader: Server, worker: Server) -> Iterator[tuple[str, str, str, list
 
 
 def selects_nothing(servers: Servers) -> Verdict:
-    """PD221: the labels of no pod template in these files match its selector."""
+    """PD221: no pod template in these files has labels that match the Service's selector."""
     if servers.manifest is None:
         return NO_SERVICES
     return list(_selects_nothing(servers, servers.manifest))
@@ -241,7 +241,7 @@ def _selects_nothing(servers: Servers, manifest: Manifest) -> Iterator[Finding]:
             continue
         nearest = max(manifest.pods, key=lambda pod: _label_likeness(_labels(pod), service.selector))
         if service.name not in called and not _label_likeness(_labels(nearest), service.selector):
-            continue  # of something that these files do not have
+            continue  # it selects something that is not in these files
         yield finding(
             "PD221",
             service.name,
@@ -256,7 +256,7 @@ def _selects_nothing(servers: Servers, manifest: Manifest) -> Iterator[Finding]:
 
 
 def _can_tell(manifest: Manifest, service: Service) -> bool:
-    """A label with a domain may be one that a controller adds; without pods nothing can be missed."""
+    """Whether a missing match is certain: there are pods, and no label of a domain that a controller may add."""
     known = {key for pod in manifest.pods for key in _labels(pod)}
     return bool(manifest.pods) and all("/" not in key or key in known for key in service.selector)
 
@@ -266,7 +266,7 @@ def _labels(pod: ManifestPod) -> Mapping[str, str]:
 
 
 def _label_likeness(labels: Mapping[str, str], selector: Mapping[str, str]) -> int:
-    """How much of the selector the labels have: a pair counts most, then a value that begins alike."""
+    """How well the labels match the selector: an equal pair counts most, then a similar value."""
     import difflib  # late: only a mistake needs it
 
     score = 0
@@ -284,7 +284,7 @@ def _spelt(labels: Mapping[str, str]) -> str:
 
 
 def target_ports(servers: Servers) -> Verdict:
-    """PD222: a targetPort at which nothing in the selected pods listens. Headless Services have none."""
+    """PD222: a targetPort on which nothing in the selected pods listens. Headless Services have none."""
     if servers.manifest is None:
         return NO_SERVICES
     found = []
@@ -315,7 +315,7 @@ def _closed_port(service: Service, each: Exposed, pod: ManifestPod) -> Finding:
 
 
 def _opens(pod: ManifestPod, each: Exposed) -> bool:
-    """Whether some container may listen there. A number that stands anywhere on its command line is taken for one."""
+    """Whether a container may listen on the port; any occurrence of the number on its command line counts."""
     if each.target and not each.target.isdigit():
         return any(said.name == each.target for container in pod.containers for said in container.ports)
     number = int(each.target) if each.target else each.port
@@ -323,7 +323,7 @@ def _opens(pod: ManifestPod, each: Exposed) -> bool:
         said = [word.text for word in container.argv] + [said.value or "" for said in container.env]
         if number in _ports(container) or any(re.search(rf"(?<!\d){number}(?!\d)", text) for text in said):
             return True
-        if program(container.argv) is None:  # what a sidecar listens on, its image alone may know
+        if program(container.argv) is None:  # only its image may know what a sidecar listens on
             return not container.ports or any(port.value == str(number) for port in container.ports)
         if _open_ended(container):
             return True
@@ -331,14 +331,14 @@ def _opens(pod: ManifestPod, each: Exposed) -> bool:
 
 
 def _open_ended(container: Container) -> bool:
-    """A port of its command line hangs on a variable."""
+    """Whether a port on its command line depends on a variable."""
     words = [word.text for word in container.argv]
     flags = [(one, other) for one, other in pairwise((*words, "")) if one.startswith("--") and "port" in one]
     return any("$" in word for flag in flags for word in flag)
 
 
 def _ports(container: Container) -> tuple[int, ...]:
-    """What an engine or a router listens on, as its command line says or by default."""
+    """The ports an engine or router listens on, by its command line or by default."""
     started = program(container.argv)
     if started is None:
         return tuple(int(said.value) for said in container.ports if said.value and said.value.isdigit())
@@ -354,7 +354,7 @@ def _ports(container: Container) -> tuple[int, ...]:
 
 
 def unpublished(servers: Servers) -> Verdict:
-    """PD223: a router calls an engine at a port where its Service, or the engine itself, does not listen."""
+    """PD223: a router calls an engine on a port on which its Service, or the engine itself, does not listen."""
     found = []
     for router in servers.routers:
         for role, listed in (("prefill", router.prefills), ("decode", router.decodes)):
@@ -373,7 +373,7 @@ def unpublished(servers: Servers) -> Verdict:
 def _unpublished(
     servers: Servers, router: RouterLine, each: Listed, host: str, port: int, near: tuple[Server, ...]
 ) -> Finding | None:
-    """`near`: the engines of its role in the router's own network, where all of them are in these files."""
+    """PD223 for one address. `near`: engines of its role in the router's network, if all are in these files."""
     manifest = servers.manifest
     service = service_of(manifest, host) if manifest is not None else None
     if service is not None and service.kind != COMPOSE and not service.headless:

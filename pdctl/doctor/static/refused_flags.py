@@ -1,4 +1,4 @@
-"""What SGLang refuses after the model has loaded, release by release, and DP settings that do not agree."""
+"""What SGLang refuses after loading the model, release by release, and DP settings that do not agree."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TERM = re.compile(r"(?P<not>not )?(?P<env>env )?(?P<name>[\w-]+)(?: (?P<sign>=|!
 
 
 def holds(server: Server, term: str) -> bool:
-    """Whether a term of a refusal holds on this server; a value that hangs on a variable holds nothing."""
+    """Whether a term of a refusal is true of this server; with a value that depends on a variable it is not."""
     found = TERM.fullmatch(term)
     if found is None:
         raise ValueError(term)
@@ -45,7 +45,7 @@ def holds(server: Server, term: str) -> bool:
 
 
 def refused(servers: Servers) -> Verdict:
-    """Combinations the release refuses, and flags that no parser takes (those of a topology the plan finds itself)."""
+    """Combinations the release refuses, and flags no parser accepts (for a topology, the plan finds those itself)."""
     found = [*_combinations(servers), *_unknown_flags(servers), *_unknown_to_routers(servers)]
     if not found and servers.sides and not any(side.release for side in servers.sides):
         return Unknown("nobody says which release runs, and what is refused differs by release")
@@ -66,15 +66,15 @@ def _combinations(servers: Servers) -> Iterator[Finding]:
                 yield finding("PD318", side.name, observed, "a combination it takes", evidence, fix=row.fix)
 
 
-FLAG = re.compile(r"[a-z0-9][a-z0-9_-]*")  # what hangs on a variable or a template is no flag yet
-SERVE = ("model-type",)  # of `sglang serve` alone, beside the engine's own
+FLAG = re.compile(r"[a-z0-9][a-z0-9_-]*")  # a word that depends on a variable or a template is not a flag yet
+SERVE = ("model-type",)  # flags of `sglang serve` only, besides the engine's own
 
 
 def _unknown_flags(servers: Servers) -> Iterator[Finding]:
-    """Flags the release does not have; where nobody says which it is, those that none has.
+    """Flags the release does not have; if the release is not known, those that none has.
 
-    Every engine is asked, for a worker may have what its leader has not. Dynamo takes flags of its own, and of an image
-    that is a branch nobody knows which it has.
+    Every engine is checked, because a worker may have flags its leader has not. Dynamo accepts flags of its own, and
+    the flags of an image built from a branch are unknown.
     """
     if servers.plan is not None:
         return
@@ -96,7 +96,7 @@ def _unknown_flags(servers: Servers) -> Iterator[Finding]:
 
 
 def _missing(side: Server, said: Flag, missing: Gap) -> Finding:
-    """Without a doubt where this release was read; of another one a typing error is a guess."""
+    """PD318: certain if this release was read; for another release, a typing error is a guess."""
     written = f"--{said.written or said.name}"
     since = missing.why.removeprefix("since ")
     if missing.ever and since != missing.why and not missing.write:
@@ -114,14 +114,14 @@ def _missing(side: Server, said: Flag, missing: Gap) -> Finding:
 
 
 def _underscores(name: str, said: Flag) -> Iterator[Finding]:
-    """Every parser of theirs takes dashes alone; vLLM's takes both."""
+    """All SGLang's parsers accept only dashes; vLLM's accepts both."""
     if "_" in said.written:
         right = said.written.replace("_", "-")
         yield _refused(name, said, f"its parser does not take --{said.written} for --{right}", right, Severity.ERROR)
 
 
 def _values(name: str, said: Flag, allowed: tuple[str, ...], severity: Severity) -> Iterator[Finding]:
-    """Values that are none of those the parser lists."""
+    """Values that are not among those the parser lists."""
     for value in said.values if allowed else ():
         if FLAG.fullmatch(value) is None or value in allowed:
             continue
@@ -140,10 +140,10 @@ def _refused(name: str, said: Flag, observed: str, write: str, severity: Severit
 
 
 def _unknown_to_routers(servers: Servers) -> Iterator[Finding]:
-    """Nobody says which release a router is: what is told of are flags that none ever had."""
+    """Flags that no release of the router ever had, because nothing says which release it is."""
     for router in servers.routers:
         if servers.plan is not None and router.kind == "pdctl":
-            continue  # the plan refuses it already
+            continue  # the plan already refuses it
         for said in router.flags.given:
             if FLAG.fullmatch(said.written or said.name) is None or _old_mini_lb(router):
                 continue
@@ -162,7 +162,7 @@ def _unknown_to_routers(servers: Servers) -> Iterator[Finding]:
 
 
 def _old_mini_lb(router: RouterLine) -> bool:
-    """`python -m sglang.srt.disaggregation.mini_lb` of releases before 0.5.3 took flags of its own."""
+    """Whether it is `python -m sglang.srt.disaggregation.mini_lb`, which before 0.5.3 had its own flags."""
     known = router_kind(router.kind)
     wants_flag = known is not None and f"--{MINI_LB_FLAG}" in known.flags
     return wants_flag and not router.flags.has(MINI_LB_FLAG)
@@ -173,7 +173,7 @@ FOLLOWS = (None, "auto", "follow_bootstrap_room")
 
 
 def rank_contract(servers: Servers) -> Iterator[Finding]:
-    """Which DP rank of a prefill serves a room, as both sides reckon it."""
+    """Whether both sides compute the same DP rank of a prefill for a room."""
     for side in servers.sides:
         version, balance = side.version, side.flags.find("prefill-round-robin-balance")
         if balance is not None and version is not None and not ONLY_ROUND_ROBIN_FOLLOWS_ROOM.holds(version):

@@ -1,4 +1,4 @@
-"""Servers from a plan or a manifest, each flag with its place; where an address leads; checks that ask of them."""
+"""Servers read from a plan or a manifest, with the place of each flag; where an address leads; checks of servers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 TAG = re.compile(r":v?(\d+\.\d+\.\d+\w*(?:\.post\d+)?)[^/@:]*(?:@|$)")  # lmsysorg/sglang:v0.5.18-cu126
 EXPANSION = re.compile(r"\$\((\w+)\)")
-ORDINAL = re.compile(r"(.+)-\d+")  # how the pods of a StatefulSet, a LeaderWorkerSet, a role of a group are called
+ORDINAL = re.compile(r"(.+)-\d+")  # names of the pods of a StatefulSet, a LeaderWorkerSet, or a role of a group
 
 
 def from_plan(topology: Topology, plan: Plan) -> Servers:
@@ -44,7 +44,7 @@ def from_plan(topology: Topology, plan: Plan) -> Servers:
 
 
 def _side(engines: tuple[Server, ...], role: str) -> tuple[Server, ...]:
-    """A plan's instances of one role differ in addresses only: the first speaks for all, under the role's name."""
+    """One Server for a plan's instances of a role, which differ only in their addresses; it has the role's name."""
     found = [one for one in engines if one.role == role]
     if len(found) < 2:
         return tuple(found)
@@ -77,7 +77,7 @@ def _planned_flags(argv: tuple[str, ...], place: Callable[[str], str]) -> Flags:
 
 
 def _places(topology: Topology, role: str) -> Callable[[str], str]:
-    """Where a flag of the command comes from: the role's args, the engine's, or the key that decides it."""
+    """A function that finds where a flag comes from: the role's args, the engine's, or the key that decides it."""
 
     def place(flag: str) -> str:
         owner = owned.owner(flag, f"roles.{role}.args")
@@ -93,7 +93,7 @@ def _place(topology: Topology, *paths: str) -> str:
 
 
 def _planned_env(topology: Topology, role: str, env: Mapping[str, str]) -> dict[str, WrittenSetting]:
-    """The later layers overrule the earlier ones, as in the layout: role, transfer, engine."""
+    """The environment with the place of each variable: role before transfer before engine, as in the layout."""
     found = {}
     for name, value in env.items():
         paths = (f"roles.{role}.env.{name}", f"transfer.env.{name}", f"engine.env.{name}")
@@ -115,7 +115,7 @@ def _planned_router(topology: Topology, planned: RouterPlan) -> RouterLine:
 
 
 def _rehearsed(flags: Flags, prefills: tuple[Listed, ...]) -> tuple[Listed, ...]:
-    """The ports pdctl's router sends when it is told to make a real router's mistake (`--rehearse`)."""
+    """The ports pdctl's router sends when told to reproduce a real router's mistake (`--rehearse`)."""
     said = flags.find("rehearse")
     incident, _, wrong = (flags.text("rehearse") or "").partition("=")
     if said is None or not prefills:
@@ -151,7 +151,7 @@ def from_manifest(manifest: Manifest) -> Servers:
 
 
 def engines_behind(found: Servers, url: str, network: str) -> tuple[Server, ...]:
-    """The engines a URL leads to when it is called from `network`; () when that cannot be told."""
+    """The engines a URL leads to from within `network`; () if that cannot be determined."""
     if found.manifest is None:
         one = _by_url(found).get(url)
         return () if one is None else (one,)
@@ -172,25 +172,25 @@ def engines_behind(found: Servers, url: str, network: str) -> tuple[Server, ...]
 
 
 def _is_set(pod: ManifestPod | None) -> bool:
-    """Its controller makes a headless Service of the set's name where there is none."""
+    """Whether it is a LeaderWorkerSet, whose controller creates a headless Service of its name if there is none."""
     return pod is not None and pod.kind == "LeaderWorkerSet"
 
 
 @lru_cache(maxsize=2)
 def _by_url(found: Servers) -> dict[str, Server]:
-    """A plan's engines; there may be hundreds."""
+    """A plan's engines by URL; there may be hundreds."""
     return {one.url: one for one in found.engines}
 
 
 def service_of(manifest: Manifest, host: str) -> Service | None:
-    """By the first label of a name (`svc`, `svc.ns.svc.cluster.local`), or the second (a pod of a StatefulSet)."""
+    """The Service that a name's first label names (`svc`, `svc.ns.svc.cluster.local`), or its second (a pod's name)."""
     names = host.split(".")[:2]
     return next((service for name in names for service in manifest.services if service.name == name), None)
 
 
 def _name(pod: ManifestPod, container: Container) -> str:
     several = sum(program(each.argv) is not None for each in pod.containers) > 1
-    name = pod.name.removesuffix("/leader")  # it speaks for its group
+    name = pod.name.removesuffix("/leader")  # the leader stands for its group
     return f"{name}/{container.name}" if several else name
 
 
@@ -230,7 +230,7 @@ def _deployed_router(name: str, pod: ManifestPod, container: Container, started:
 
 
 def _deployed_flags(pod: ManifestPod, container: Container, started: ServerProgram) -> Flags:
-    """With the variables Kubernetes would fill in from the container's own environment."""
+    """The container's flags, with the variables that Kubernetes would expand from its own environment."""
     values = {said.name: said.value for said in container.env if said.value is not None and "$(" not in said.value}
 
     def filled(text: str) -> str:
@@ -245,7 +245,7 @@ def _deployed_env(pod: ManifestPod, container: Container) -> dict[str, WrittenSe
 
 
 def _network(pod: ManifestPod) -> str:
-    """Two pods of one shared template are two: the name tells them apart. A compose file describes one host."""
+    """A key for what a pod shares ports with. Pods of one template differ by name; a compose file is one host."""
     if pod.kind == COMPOSE and pod.host_network:
         return f"{pod.file}#host"
     return f"{pod.file}#{pod.line}#{pod.name}"
@@ -262,7 +262,7 @@ def _release(image: str) -> tuple[str, Version | None]:
 
 
 def templates(manifest: Manifest) -> Iterator[tuple[ManifestPod, Container, ServerProgram]]:
-    """Every container that starts something."""
+    """Every container that starts an engine or a router, with its pod and program."""
     for pod in manifest.pods:
         for container in pod.containers:
             started = program(container.argv)
@@ -274,7 +274,7 @@ NO_TEXT = Skipped("no topology and no manifest was given")
 
 
 def written(code: str, judge: Callable[[Servers], Verdict], *, embedded: bool = True) -> Check:
-    """A check that asks `judge`. embedded False: it is about SGLang, and skipped where only pdctl's own engine runs."""
+    """A check that calls `judge`. `embedded` False: it concerns SGLang and is skipped if only pdctl's engine runs."""
 
     def ask(facts: Facts) -> Verdict:
         servers = read(facts)
@@ -289,7 +289,7 @@ def written(code: str, judge: Callable[[Servers], Verdict], *, embedded: bool = 
 
 
 def together(found: Iterable[Finding]) -> list[Finding]:
-    """What is said of several servers in the same words is one finding that names them all, and belongs to none."""
+    """`found` with like findings about several servers merged into one that names them all, at no instance."""
     groups: dict[tuple[str, ...], list[Finding]] = {}
     for one in found:
         words = tuple(text.replace(one.instance, "\0", 1) if one.instance else text for text in (one.headline, one.fix))
@@ -313,7 +313,7 @@ def _join_findings(group: list[Finding]) -> Finding:
 
 
 def _for_all(fix: str, who: list[str], several: str) -> str:
-    """Where an option takes the server and what follows it, each server gets that option of its own."""
+    """The fix for all servers: an option that takes the server and a value is repeated for each."""
     option = re.search(rf"--[a-z-]+ {re.escape(who[0])}(?: (?!-)\S+)?$", fix) if who[0] else None
     if option is None:
         return fix.replace(who[0], several, 1)
@@ -322,7 +322,7 @@ def _for_all(fix: str, who: list[str], several: str) -> str:
 
 @lru_cache(maxsize=2)
 def read(facts: Facts) -> Servers | Skipped | Unknown:
-    """The servers of the topology, or else of the manifest. Facts are equal by identity: one reading for each."""
+    """The servers of the topology, or else of the manifest. They are read once per Facts, which compare by identity."""
     if facts.topology is not None:
         from pdctl.layout.planner import plan_topology  # late: most callers bring the plan
 

@@ -24,7 +24,7 @@ TRUE = ("1", "true", "yes", "on", "y", "t")
 
 
 class WrittenSetting(NamedTuple):
-    """An environment variable. `value` None: it is set, to something that is not written there."""
+    """An environment variable. `value` None: it is set, but its value is not written there."""
 
     name: str
     value: str | None
@@ -38,11 +38,11 @@ class WrittenSetting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One engine; or, among `Servers.sides`, all engines that are started alike but for their address.
+    """One engine or, in `Servers.sides`, all engines that are started alike except for their addresses.
 
-    engine: sglang, dynamo (SGLang under Dynamo) or embedded. release: as written, "" when nobody says; version: the
-    release whose rules apply, None when not known. network: what it shares ports and loopback with (a host, a pod).
-    instance: of a plan; pod and container: of a manifest.
+    engine: sglang, dynamo (SGLang under Dynamo) or embedded. release: as written, "" if not written. version: the
+    release whose rules apply, None if unknown. network: what it shares ports and loopback with (a host, a pod).
+    instance: from a plan; pod and container: from a manifest.
     """
 
     name: str
@@ -65,13 +65,13 @@ class Server:
 
     @property
     def bootstrap_port(self) -> int | None:
-        """The flag, or SGLang's default; None when it hangs on a variable. On decode it is what null becomes."""
+        """The flag, or SGLang's default; None if it depends on a variable. On decode it is used in place of null."""
         name = "disaggregation-bootstrap-port"
         return BOOTSTRAP if not self.flags.has(name) else self.flags.number(name)
 
     @property
     def backend(self) -> str:
-        """The transfer backend, "" when the value hangs on a variable."""
+        """The transfer backend, "" if the value depends on a variable."""
         name = "disaggregation-transfer-backend"
         default = "mooncake" if self.engine != EMBEDDED else "auto"
         return default if not self.flags.has(name) else self.flags.text(name) or ""
@@ -86,7 +86,7 @@ class Server:
 
     @property
     def attn_tp(self) -> int | None:
-        """tp over the attention groups; None when a size hangs on a variable."""
+        """tp divided by the attention groups; None if a size depends on a variable."""
         if any(self.flags.unclear(name) for name in ("tp-size", "dp-size", "attn-dp-size", "attn-cp-size")):
             return None
         groups = self.dp_ranks if self.dp_attention else 1
@@ -94,7 +94,7 @@ class Server:
 
     @property
     def follows(self) -> bool:
-        """It is started as a further node of an instance whose leader is written out beside it."""
+        """Whether it is a further node of an instance whose leader is written next to it."""
         return self.pod is not None and self.pod.part == "worker"
 
     def on(self, variable: str) -> bool:
@@ -111,7 +111,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class RouterLine:
-    """A router's command line. kind: sglang-router, smg, mini-lb or pdctl. discovers: it finds pods by itself."""
+    """A router's command line. `kind`: sglang-router, smg, mini-lb or pdctl. `discovers`: it finds pods by itself."""
 
     name: str
     kind: str
@@ -127,15 +127,15 @@ class RouterLine:
         return self.flags.has("service-discovery")
 
     def policy(self, role: str) -> str:
-        """The default of sglang_router 0.3.2 and smg 1.13.0 is cache_aware."""
+        """The role's routing policy; sglang_router 0.3.2 and smg 1.13.0 default to cache_aware."""
         return self.flags.text(f"{role}-policy") or self.flags.text("policy") or "cache_aware"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Servers:
-    """`engines`: one by one, followers too. `sides`: one for all that are alike, without followers.
+    """`engines`: each one, including followers. `sides`: one for all that are alike, without followers.
 
-    A plan or a manifest is what they were read from. Equal only to itself, as Facts are.
+    They were read from a plan or a manifest. Compared by identity, as Facts are.
     """
 
     engines: tuple[Server, ...]
@@ -156,7 +156,7 @@ class Servers:
 
     @property
     def page_size(self) -> int:
-        """The one to set on both roles."""
+        """The page size to set on both roles."""
         return common_page_size(*(side.flags.number("page-size") for side in self.sides))
 
     @property

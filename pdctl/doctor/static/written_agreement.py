@@ -1,4 +1,4 @@
-"""Settings that prefill and decode must share, as their command lines have them."""
+"""Settings that prefill and decode must share, as read from their command lines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EMBEDDED_PAGE = "16"  # pdctl.engine's default page size
 
 
 class Value(NamedTuple):
-    """One side's setting. `text` None: it hangs on a variable. `given` False: the engine decides, pdctl cannot."""
+    """One side's setting. `text` None: it depends on a variable. `given` False: the engine decides it itself."""
 
     text: str | None
     given: bool
@@ -32,7 +32,7 @@ class Value(NamedTuple):
 
 
 def flag(server: Server, *names: str, default: str = "", unset: str = ENGINES_OWN) -> Value:
-    """The first of the flags that is given, else the default; without one the words of `unset`."""
+    """The first of the flags that is given, else the default, else the text `unset`."""
     for name in names:
         said = server.flags.find(name)
         if said is not None:
@@ -41,7 +41,7 @@ def flag(server: Server, *names: str, default: str = "", unset: str = ENGINES_OW
 
 
 def setting(server: Server, key: str, default: str = "") -> Value:
-    """A setting as the table of agreements says it is written."""
+    """A setting, read by the flags that the table of agreements names."""
     row = agreement.setting(key)
     return flag(server, *row.flags, default=default or row.default, unset=row.unset)
 
@@ -51,14 +51,14 @@ def page_size(server: Server) -> Value:
 
 
 def checksums(server: Server) -> Value:
-    """A flag without a value."""
+    """Whether checksums are on, which is a flag without a value."""
     row = agreement.setting("disaggregation_enable_kv_checksum")
     said = next((found for name in row.flags if (found := server.flags.find(name)) is not None), None)
     return Value("enabled", True, (said.evidence,)) if said is not None else Value(row.default, True)
 
 
 def layout(server: Server) -> Value:
-    """A backend for the role's own phase wins over the common one; DeepSeek-V4's layout has its own switches."""
+    """The KV layout. The role's own attention backend wins over the common one; DeepSeek-V4 has its own switches."""
     own = flag(server, f"{server.role}-attention-backend", "attention-backend")
     said = [f"attention backend {own.text}"] if own.given and own.text else []
     evidence = list(own.evidence)
@@ -96,7 +96,7 @@ def release(server: Server) -> Value:
     return Value(server.release or image, bool(server.release), (f"{server.place(line)}: image: {image}",))
 
 
-# How a value is put together where the setting's flags alone do not tell it.
+# How a value is read if the setting's flags alone do not determine it.
 READ: dict[str, Callable[[Server], Value]] = {
     "page_size": page_size,
     "KV layout": layout,
@@ -105,7 +105,7 @@ READ: dict[str, Callable[[Server], Value]] = {
     "version": release,
     "disaggregation_enable_kv_checksum": checksums,
 }
-# How bad it is when one side's value cannot be told from what is written; not here: as bad as any other difference.
+# Severity if one side's value cannot be determined; settings not listed: the same as for any other difference.
 DOUBT = {
     "page_size": Severity.WARNING,
     "KV layout": Severity.INFO,
@@ -113,7 +113,7 @@ DOUBT = {
     "mamba_ssm_dtype": Severity.WARNING,
     "disaggregation_ib_device": Severity.INFO,
 }
-# Judged by more than two values: roles and kv_types below, the widths and stages in arithmetic.py.
+# These need more than two values: roles and kv_types below, the widths and stages in arithmetic.py.
 ELSEWHERE = frozenset({"PD301", "PD303", "PD305", "PD306", "PD315", "PD316", "PD324"})
 TERMS = tuple(row for row in agreement.SETTINGS if row.code and row.code not in ELSEWHERE)
 
@@ -152,7 +152,7 @@ def _clash_finding(
 
 
 def kv_types(servers: Servers) -> Iterator[Finding]:
-    """`auto` may come to what the other side says; 0.5.10 to 0.5.16 compare the words all the same."""
+    """`auto` may resolve to the other side's type, but 0.5.10 to 0.5.16 compare the words as written."""
     for prefill, decode in servers.pairs():
         one, other = (setting(side, "kv_cache_dtype") for side in (prefill, decode))
         if one.text is None or other.text is None or one.text == other.text:
@@ -164,7 +164,7 @@ def kv_types(servers: Servers) -> Iterator[Finding]:
 
 
 def decode_context(servers: Servers) -> Iterator[Finding]:
-    """From 1 to more is for MLA models alone, which a command line does not tell."""
+    """PD324. From 1 to more works only for MLA models, which a command line does not reveal."""
     for prefill, decode in servers.pairs():
         one, other = (setting(side, "dcp_size") for side in (prefill, decode))
         if one.text is None or other.text is None or one.text == other.text:
@@ -174,7 +174,7 @@ def decode_context(servers: Servers) -> Iterator[Finding]:
 
 
 def roles(servers: Servers) -> Iterator[Finding]:
-    """The role on the router's command line against the mode of the engine its address leads to."""
+    """PD301: the role on the router's command line against the mode of the engine at that address."""
     for router in servers.routers:
         for role, listed in (("prefill", router.prefills), ("decode", router.decodes)):
             for each in listed:

@@ -1,6 +1,6 @@
-"""pdctl's own engine: what it writes beyond SGLang's lines, which it writes too, the room-bearing ones at INFO.
+"""pdctl's own engine: what it logs besides SGLang's lines, of which it writes those that name a room at INFO.
 
-LAUNCHER_ROWS are what `pdctl launch` adds to the log of a process it watches, an engine or a router of any kind.
+LAUNCHER_ROWS: what `pdctl launch` adds to the log of a process it watches, an engine or a router of any kind.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pdctl.engines.base import Level, Measure, Row, Speaker
 from pdctl.engines.sign import Phase, Sign
 
 ENGINE = Speaker.PDCTL_ENGINE
-# Rows of SGLang's that it writes at DEBUG and this engine at INFO.
+# SGLang's rows at DEBUG that this engine writes at INFO.
 AT_INFO = frozenset(
     {
         "transfer-info-sent", "transfer-info-arrived", "room-bootstrapped", "kv-args-registered", "prefill-registered",
@@ -126,7 +126,7 @@ ROWS = (
         phase=Phase.FINISHED,
         proves=(Sign.TRANSFER_DONE, Sign.TRANSFER_MEASURED), measures=Measure("seconds", "transfer"),
     ),
-    # The other side, the router or doctor let the request go: no failure of this side's.
+    # The other side, the router or doctor abandoned the request: not a failure of this side.
     Row(
         "sender-aborted", ENGINE, Level.INFO, "prefill", b" code=aborted: ",
         _ROOM + r"sender failed " + _RID + r" code=aborted: (?P<reason>.*)",
@@ -368,7 +368,7 @@ ROWS = (
         "engine-rehearsal", ENGINE, Level.WARNING, "", b"REHEARSAL: ", r"REHEARSAL: (?P<incident>[a-z]\S*): ",
         "[2026-11-21 19:44:33] REHEARSAL: null-port-fallback: a request without a port goes to this server's own",
     ),
-    # What `pdctl launch` writes into a log it opens, before the process says anything.
+    # What `pdctl launch` writes into a log that it opens, before the process writes anything.
     Row(
         "launched-engine", ENGINE, Level.INFO, "", b" -m pdctl.engine ",
         r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+): \S+ -m pdctl\.engine (?P<args>.*)",
@@ -380,7 +380,7 @@ ROWS = (
 
 
 LAUNCHER_ROWS = (
-    # Words of launch/ending_reasons.py.
+    # Texts of launch/ending_reasons.py.
     Row(
         "process-killed-on-order", Speaker.LAUNCHER, Level.INFO, "", b" was killed by SIG",
         r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+) was killed by (?P<signal>SIG\w+) "

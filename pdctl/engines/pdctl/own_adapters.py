@@ -1,4 +1,4 @@
-"""The logs of pdctl's own engine, router and launcher, and how requests of pdctl's own are told from users'."""
+"""The logs of pdctl's own engine, router and launcher, and how pdctl's own requests are told from users'."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ PREFIX = "pdctl-canary-"
 
 
 def rid(room: int) -> str:
-    """The id doctor gives the canary of `room`, on both legs."""
+    """The request id of doctor's canary with `room`, on both legs."""
     return f"{PREFIX}{room:x}"

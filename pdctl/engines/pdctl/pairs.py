@@ -1,4 +1,4 @@
-"""What pdctl's own engine says of a prefill and a decode that do not fit, and how each hears of the other's refusal."""
+"""What pdctl's own engine logs if a prefill and a decode do not match, and how each learns of the other's refusal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHAPES = (
 
 
 class Sentence(NamedTuple):
-    """The beginning of a reason, and what it means."""
+    """A reason by its beginning, and what it means."""
 
     id: str
     pattern: str

@@ -1,4 +1,4 @@
-"""pdctl's own router: two lines for a request, at INFO, that name room, request, pair and bootstrap address."""
+"""pdctl's own router: two lines per request, at INFO, that name room, request, pair and bootstrap address."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ ROWS = (
         "decode=['http://127.0.0.1:30002']",
         proves=(Sign.WORKERS, Sign.WORKERS_AGAIN),
     ),
-    # A rehearsal sends other ports than it was told (docs/rehearsals.md): this line has what it sends.
+    # A rehearsal sends other ports than it was given (docs/rehearsals.md): this line has those it sends.
     Row(
         "rehearsal-starting", ROUTER, Level.WARNING, "router", b"REHEARSAL: Starting router on ",
         r"REHEARSAL: Starting router on (?P<host>[^\s:]+|\[[^\]\s]+\]):(?P<port>\d+) \| mode: PrefillDecode "

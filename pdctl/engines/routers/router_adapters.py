@@ -136,7 +136,7 @@ _MINI_LB_ROWS = (
 
 
 SMG = Adapter(Speaker.SMG, _SMG_ROWS, Speaker.SGLANG_ROUTER, command=ROUTERS["smg"].words, pairs_at_debug=True)
-# 0.3 closes a request only when it has read the prefill's whole answer; of smg nothing of the kind is known.
+# 0.3 ends a request only once it has read the prefill's whole answer; this is not known of smg.
 SGLANG_ROUTER = Adapter(
     Speaker.SGLANG_ROUTER,
     sglang_router.ROWS,
@@ -144,5 +144,5 @@ SGLANG_ROUTER = Adapter(
     pairs_at_debug=True,
     reads_prefill=True,
 )
-# Written in Python, it serves over uvicorn too: those lines are then its own.
+# Written in Python, it also serves through uvicorn, so those lines are its own.
 MINI_LB = Adapter(Speaker.MINI_LB, _MINI_LB_ROWS, Speaker.SGLANG, command=ROUTERS["mini-lb"].words)

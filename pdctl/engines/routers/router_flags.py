@@ -1,4 +1,4 @@
-"""Every flag of a router: of sglang-router and smg as their newest release that was read has them, and of our own."""
+"""Every flag of a router: those of the newest sglang-router and smg that were read, and those of pdctl's own."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ PACKAGES = {one.name: one.package for one in ROUTERS.values() if one.package}
 
 
 def release(kind: str) -> str:
-    """The release these flags are of, for a message."""
+    """The release these flags come from, for messages."""
     package = PACKAGES.get(kind)
     return f"{package} {tables.sources(package)[-1].version}" if package else "pdctl's router"
 
 
 @cache
 def arguments(kind: str) -> dict[str, str]:
-    """Name without dashes → what it takes: "" nothing, "=" one value, "=*" one or more. `kind` as in `router.kind`."""
+    """Flag without dashes → its values: "" none, "=" one, "=*" one or more. `kind` as in `router.kind`."""
     if kind in PACKAGES:
         return {item.cells[0]: item.cells[1] for item in _newest(kind)}
     return {name: equals + more for name, equals, more in (word.partition("=") for word in _PDCTL.split())}
 
 
 def choices(name: str, kind: str) -> tuple[str, ...]:
-    """The values a flag may have; empty where it takes any, or where only the router itself knows."""
+    """The values a flag may have; () if it accepts any, or only the router itself knows them."""
     if kind not in PACKAGES:
         return ()
     words = next((item.cells[3] for item in _newest(kind) if item.cells[0] == name), "")
@@ -48,7 +48,7 @@ def _newest(kind: str) -> list[tables.Item]:
 
 
 def last_release_with(name: str, kind: str) -> str:
-    """The last release that had a flag which the newest has not, "" for one that none had."""
+    """The last release that had a flag which the newest lacks, "" if there is none."""
     if kind not in PACKAGES or name in arguments(kind):
         return ""
     package = PACKAGES[kind]
@@ -66,7 +66,7 @@ def ever(kind: str) -> frozenset[str]:
 
 
 def any_choices(name: str, kind: str) -> tuple[str, ...]:
-    """The values that any release allows; empty where one of them takes any."""
+    """The values that any release allows; () if one of them accepts any value."""
     if kind not in PACKAGES:
         return ()
     found = [item.cells[3] for item in tables.items("flags", PACKAGES[kind]) if item.cells[0] == name]
@@ -74,7 +74,7 @@ def any_choices(name: str, kind: str) -> tuple[str, ...]:
 
 
 def full_name(name: str, kind: str) -> str:
-    """The flag that `name` is a beginning of: argparse takes it where one flag alone begins so. Else `name` itself."""
+    """The flag that `name` abbreviates, which argparse accepts if only one flag begins so; else `name` itself."""
     found = beginning_so(name, kind)
     return found[0] if name not in ever(kind) and len(found) == 1 else name
 
@@ -84,5 +84,5 @@ def beginning_so(name: str, kind: str) -> list[str]:
 
 
 def similar_flag(name: str, kind: str) -> str:
-    """The known flag a person most likely had in mind, "" for none."""
+    """The known flag that the user most likely meant, "" for none."""
     return next(iter(similar(name, arguments(kind), cutoff=0.75)), "")

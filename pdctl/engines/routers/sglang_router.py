@@ -1,6 +1,7 @@
-"""sglang-router 0.3.x (its modules are already named smg): tracing lines; no room in any of them, at any level.
+"""sglang-router 0.3.x (its modules are already named smg): tracing lines, none of which names a room at any level.
 
-The request id, path, status and latency stand in the http_request span and come with every value set (Speech.match).
+The request id, path, status and latency are in the http_request span and are added to every row's values
+(Speech.match).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ ROWS = (
         '["http://127.0.0.1:30002"], prefill_policy: None, decode_policy: None }',
         proves=(Sign.WORKERS,),
     ),
-    # Its binary prints these two, without a stamp, before the first line it logs (so does smg's).
+    # Its binary prints these two, without a timestamp, before the first line it logs (as does smg's).
     Row(
         "router-prefills", ROUTER, Level.INFO, "router", b"Prefill nodes: [",
         r"Prefill nodes: \[(?P<prefill>[^\]]*)",
@@ -54,7 +55,7 @@ ROWS = (
         'Decode nodes: ["http://127.0.0.1:30002"]',
         proves=(Sign.WORKERS, Sign.DECODES_PRINTED),
     ),
-    # An excerpt of the start line, cut in front or behind.
+    # An excerpt of the start line, cut at its start or end.
     Row(
         "router-targets", ROUTER, Level.INFO, "router", b"prefill_urls: [",
         r"(?:prefill_urls|.{1,400}?prefill_urls): \[(?P<prefill>[^\]]*)(?:\](?:, decode_urls: \[(?P<decode>[^\]]*))?)?",
@@ -235,7 +236,7 @@ ROWS = (
         phase=Phase.FAILED, cause="PD713",
         proves=(Sign.ATTEMPT_ENDED,),
     ),
-    # In the binary, not in the sets we recorded.
+    # In the binary, but not in the logs we recorded.
     Row(
         "prefill-leg-failed", ROUTER, Level.ERROR, "router", b"Prefill server failed (CRITICAL)",
         r"Prefill server failed \(CRITICAL\) prefill_url=(?P<prefill>\S+) (?P<reason>.*)",
@@ -358,9 +359,9 @@ ROWS = (
 )  # fmt: skip
 
 
-LIST_LINES, LIST_BYTES = 256, 1 << 16  # a list that takes more is no list
+LIST_LINES, LIST_BYTES = 256, 1 << 16  # a longer list is not taken for one
 _OPENINGS = (b"prefill_urls", b"PrefillDecode {", b"Starting router on ", b"Prefill nodes:", b"Decode nodes:")
-_NARROWEST = 40  # columns of a terminal that breaks lines
+_NARROWEST = 40  # columns of the narrowest terminal that wraps lines
 _LISTS = re.compile(rb"((?:prefill_urls|decode_urls|(?:Prefill|Decode) nodes) ?: ?\[)([^\]]*)(?=\]|$)")
 _SPELLINGS = (
     (re.compile(rb"\s+"), b" "),
@@ -371,15 +372,15 @@ _SPELLINGS = (
 
 
 def opens_list(line: bytes) -> bool:
-    """Whether the line begins a router's list of workers and does not end it."""
-    # Every line of a log is asked this, and few have one of the three.
+    """Whether the line begins a router's list of workers but does not end it."""
+    # This runs for every line of a log, and few contain one of the three.
     if b"refill" not in line and b" nodes:" not in line and b"Starting router on " not in line:
         return False
     return any(opening in line for opening in _OPENINGS) and not _complete(*_brackets(line), line)
 
 
 def join_list(lines: Sequence[bytes]) -> tuple[bytes, int]:
-    """One line of the first, which `opens_list`, and as many others as the list takes; and how many it was made of."""
+    """The first line, which `opens_list`, joined with the lines that complete its list; and the number of lines."""
     taken = [lines[0].rstrip(b"\r\n")]
     size = len(taken[0])
     opened, closed = _brackets(taken[0])
@@ -389,7 +390,7 @@ def join_list(lines: Sequence[bytes]) -> tuple[bytes, int]:
         again = any(opening in line and any(opening in one for one in taken) for opening in _OPENINGS)
         if parts.layout is not None or again or not line.strip() or size > LIST_BYTES:
             break
-        # What a collector writes in front of every line is taken off.
+        # A collector's prefix on each line is removed.
         taken.append(parts.line[parts.at :])
         opened, closed = opened + _brackets(taken[-1])[0], closed + _brackets(taken[-1])[1]
         if _complete(opened, closed, taken[-1]):
@@ -403,12 +404,12 @@ def _brackets(text: bytes) -> tuple[int, int]:
 
 
 def _complete(opened: int, closed: int, last: bytes) -> bool:
-    """Every bracket is closed, and no list of decodes is to come."""
+    """Whether every bracket is closed and no list of decodes is still to come."""
     return 0 < opened <= closed and not last.rstrip().endswith(b",")
 
 
 def _joined(lines: Sequence[bytes]) -> bytes:
-    """A terminal breaks a line anywhere, at one width; all others break it where a space may stand."""
+    """The lines joined: a terminal breaks them anywhere, at one width; everything else, where a space is allowed."""
     widths = {len(line) for line in lines[:-1]}
     broken = len(widths) == 1 and max(widths) >= _NARROWEST and len(lines[-1]) <= max(widths)
     text = (b"" if broken else b" ").join(line if broken else line.strip() for line in lines[1:])
@@ -419,5 +420,5 @@ def _joined(lines: Sequence[bytes]) -> bytes:
 
 
 def _tight(listed: bytes) -> bytes:
-    """The entries of a list as a router writes them: no space but behind a comma."""
+    """The entries of a list as a router writes them: no spaces except after a comma."""
     return re.sub(rb"(?<=[\"')]),(?=.)", b", ", re.sub(rb"\s", b"", listed))

@@ -1,1 +1,1 @@
-"""SGLang's flags, ports and start-up rules as rows with the releases they hold for."""
+"""SGLang's flags, ports and start-up rules as rows, each with the releases it holds for."""

@@ -1,7 +1,7 @@
-"""What a prefill and a decode of SGLang must agree in, what they may differ in, and how both are written down.
+"""What a prefill and a decode of SGLang must agree on, what they may differ in, and how both are expressed.
 
-One table: the live checks read the /server_info keys, the static ones the flags, docs/doctor.md prints it. How values
-that follow from several settings are put together stands with those who read them.
+One table: the live checks read the /server_info keys, the static checks the flags, and docs/doctor.md prints it. How
+values are derived from several settings is defined where they are read.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pdctl.engines import history
 from pdctl.engines.versions import V0_5_17, V0_5_20, Span, Version
 
 ENGINES_OWN = "left to the engine"
-USUAL_PAGE = 64  # what sglang 0.5.3 to 0.5.23 set by themselves for FlashMLA and TRT-LLM MLA
+USUAL_PAGE = 64  # the default of sglang 0.5.3 to 0.5.23 for FlashMLA and TRT-LLM MLA
 
 
 def common_page_size(*sizes: int | None) -> int:
-    """The one to set on both roles: the largest that any of them has; the usual one where none is above 1."""
+    """The page size to set on both roles: the largest of `sizes`, or the usual one if none is above 1."""
     largest = max((size for size in sizes if size is not None), default=1)
     return largest if largest > 1 else USUAL_PAGE
 
@@ -29,11 +29,11 @@ class Comparison(str, Enum):
 
 
 class Setting(NamedTuple):
-    """`key` is the /server_info key, or what is derived from several. `code` "": nothing is ever found by it.
+    """`key`: the /server_info key, or a name for what is derived from several. `code` "": it never yields a finding.
 
-    flags: how a command line says it, the first that is given counts; () where it follows from more than one flag or
-    cannot be written. unset: what a reader is told where no flag is given. default: SGLang's own value, where it is
-    always the same.
+    flags: how a command line sets it, the first that is given counts; () if it follows from more than one flag or
+    cannot be written. unset: what to report if no flag is given. default: SGLang's own value, if it is always the
+    same.
     """
 
     key: str
@@ -46,11 +46,11 @@ class Setting(NamedTuple):
 
     @property
     def span(self) -> Span:
-        """The releases whose /server_info has the key; every release for what is derived."""
+        """The releases whose /server_info has the key; every release for a derived setting."""
         return OTHERS.get(self.key) or next(iter(history.spans("records", "ServerArgs", self.key)[-1:]), Span())
 
 
-# What the server adds to its arguments (srt/entrypoints/http_server.py, and the scheduler's state).
+# Keys that the server adds to its arguments (srt/entrypoints/http_server.py, and the scheduler's state).
 OTHERS: dict[str, Span] = {
     "version": Span(),
     "max_total_num_tokens": Span(),
@@ -115,5 +115,5 @@ def setting(key: str) -> Setting:
 
 
 def settings(version: Version | None = None) -> tuple[Setting, ...]:
-    """Those that this release has (None: all)."""
+    """The settings that this release has (None: all)."""
     return tuple(one for one in SETTINGS if version is None or one.span.holds(version))

@@ -1,7 +1,7 @@
-"""Every flag of `python -m sglang.launch_server`, release by release, and how each spells what a plan decides.
+"""Every flag of `python -m sglang.launch_server`, release by release, and how each release spells a plan's decisions.
 
-The flags, what they take and the values they allow come from the table that was read from the releases' wheels
-(pdctl/engines/releases/sglang/flags.tsv); what stands in a flag's place when it is gone is written here.
+The flags, their number of values and the values they allow come from the table read from the releases' wheels
+(pdctl/engines/releases/sglang/flags.tsv); the replacements of removed flags are written here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Spelling(NamedTuple):
-    """The words of one decision; `{}` stands for its value."""
+    """The command-line words for one decision; `{}` stands for its value."""
 
     meaning: str
     words: tuple[str, ...]
@@ -45,7 +45,7 @@ SPELLINGS: tuple[Spelling, ...] = (
     Spelling("tp", ("--tp-size", "{}")),
     Spelling("pp", ("--pp-size", "{}")),
     Spelling("ep", ("--ep-size", "{}")),
-    # 0.5.22 split the old --dp-size: attention width got its own flag, --dp-size counts replicas only.
+    # 0.5.22 split the old --dp-size: the attention width got its own flag, and --dp-size counts only replicas.
     Spelling("attn_dp", ("--dp-size", "{}", "--enable-dp-attention"), Span(V0_5_3, V0_5_22)),
     Spelling("attn_dp", ("--attn-dp-size", "{}"), Span(V0_5_22)),
     Spelling("replicas", ("--dp-size", "{}")),
@@ -62,7 +62,7 @@ SPELLINGS: tuple[Spelling, ...] = (
     Spelling("transfer_backend", ("--disaggregation-transfer-backend", "{}")),
     Spelling("bootstrap_port", ("--disaggregation-bootstrap-port", "{}")),
     Spelling("ib_device", ("--disaggregation-ib-device", "{}")),
-    # Before 0.5.10 each side had to be told the other's width; the defaults are the side's own.
+    # Before 0.5.10 each side had to be given the other's width; the defaults are the side's own.
     Spelling("decode_tp", ("--disaggregation-decode-tp", "{}"), Span(V0_5_3, V0_5_10)),
     Spelling("decode_dp", ("--disaggregation-decode-dp", "{}"), Span(V0_5_3, V0_5_10)),
     Spelling("prefill_pp", ("--disaggregation-prefill-pp", "{}"), Span(V0_5_3, V0_5_10)),
@@ -74,7 +74,7 @@ SPELLINGS: tuple[Spelling, ...] = (
     Spelling("dtype", ("--dtype", "{}")),
     Spelling("kv_dtype", ("--kv-cache-dtype", "{}")),
     Spelling("context_length", ("--context-length", "{}")),
-    # What makes a deployment traceable: a line per finished request with its room, one per request without its text.
+    # For tracing: one line per finished request with its room, and one per request without its text.
     Spelling("time_stats", ("--enable-request-time-stats-logging",)),
     Spelling("log_requests", ("--log-requests", "--log-requests-level", "{}")),
     Spelling("metrics", ("--enable-metrics",)),
@@ -82,7 +82,7 @@ SPELLINGS: tuple[Spelling, ...] = (
 
 
 def words(meaning: str, version: Version, value: object = None) -> tuple[str, ...]:
-    """The command-line words for one decision; empty when this release has no such flag."""
+    """The command-line words for one decision; () if this release has no such flag."""
     for row in SPELLINGS:
         if row.meaning == meaning and row.span.holds(version):
             return tuple(str(value) if word == "{}" else word for word in row.words)
@@ -90,7 +90,7 @@ def words(meaning: str, version: Version, value: object = None) -> tuple[str, ..
 
 
 class Argument(NamedTuple):
-    """takes: "" no value, "=" one, "=*" one or more, "=?" one or none."""
+    """`takes`: "" no value, "=" one, "=*" one or more, "=?" one or none."""
 
     name: str
     takes: str
@@ -100,8 +100,9 @@ class Argument(NamedTuple):
 class Gap(NamedTuple):
     """A flag a release does not have.
 
-    instead: what it has, in words, or "". sure False: only a neighbour was read. write: the flag to write in its
-    place (without dashes; with a value as `flag: value`), or "". ever False: no release that was read has it.
+    instead: what it has instead, in words, or "". sure False: only a neighbouring release was read. write: the flag to
+    write in its place (without dashes; with a value as `flag: value`), or "". ever False: no release that was read
+    has it.
     """
 
     why: str
@@ -112,9 +113,9 @@ class Gap(NamedTuple):
 
 
 ALWAYS = ("help",)  # argparse's own
-MOST_LISTED = 4  # flags that begin alike, of a message
+MOST_LISTED = 4  # flags with a common prefix named in a message
 
-# A flag's nearest successor, where there is one: the flag, or the words to write instead.
+# A flag's nearest successor, if there is one: the flag, or the words to write instead.
 SUCCESSORS: dict[str, str] = {
     "collect-tokens-histogram": "enable-metrics",
     "cuda-graph-bs": "cuda-graph-bs-decode",
@@ -156,7 +157,7 @@ SUCCESSORS: dict[str, str] = {
 
 @cache
 def arguments() -> dict[str, tuple[Argument, ...]]:
-    """By name without dashes; more than one where a flag was away for some releases, or came to take something else."""
+    """By name without dashes; several if a flag was missing from some releases, or the values it takes changed."""
     spans: dict[str, list[Argument]] = {}
     for item in tables.items("flags"):
         name, takes = item.cells[0], item.cells[1]
@@ -165,7 +166,7 @@ def arguments() -> dict[str, tuple[Argument, ...]]:
 
 
 def _joined(found: list[Argument]) -> list[Argument]:
-    """Lines that follow each other and differ in choices or default alone are one."""
+    """Merge adjacent spans that differ only in choices or default."""
     out: list[Argument] = []
     for one in found:
         last = out[-1] if out else None
@@ -181,29 +182,29 @@ def _choices() -> dict[str, tuple[tuple[Span, tuple[str, ...]], ...]]:
     found: dict[str, tuple[tuple[Span, tuple[str, ...]], ...]] = {}
     for item in tables.items("flags"):
         name, allowed = item.cells[0], item.cells[3]
-        if allowed and allowed != "?":  # "?": the values are gathered when the server starts
+        if allowed and allowed != "?":  # "?": the values are collected when the server starts
             found[name] = (*found.get(name, ()), (span_of(item), tuple(allowed.split("|"))))
     return found
 
 
 def argument(name: str, version: Version) -> Argument | None:
-    """The flag as this release has it."""
+    """The flag as this release has it, or None."""
     return next((one for one in arguments().get(name, ()) if one.span.holds(version)), None)
 
 
 def choices(name: str, version: Version) -> tuple[str, ...]:
-    """The values a flag may have in this release; empty where it takes any, or where only the running server knows."""
+    """The values a flag may have in this release; () if it accepts any, or only the running server knows them."""
     return next((allowed for span, allowed in _choices().get(name, ()) if span.holds(version)), ())
 
 
 def any_choices(name: str) -> tuple[str, ...]:
-    """The values that any release allows; empty where one of them takes any."""
+    """The values that any release allows; () if one of them accepts any value."""
     found = [choices(name, version) for version in SGLANG if argument(name, version) is not None]
     return tuple(dict.fromkeys(value for allowed in reversed(found) for value in allowed)) if all(found) else ()
 
 
 def gap(name: str, release: Release | None) -> Gap | None:
-    """None for a flag the release has; `release` None: for one that any release has."""
+    """Why the release lacks a flag; None if it has it. `release` None: None if any release has it."""
     if release is None:
         return None if any(_exists_in(name, version) for version in SGLANG) else _never(name, SGLANG, True)
     version, exact = release.known, not release.note
@@ -221,9 +222,9 @@ def gap(name: str, release: Release | None) -> Gap | None:
 
 
 def full_name(name: str, version: Version | None) -> str:
-    """The flag that `name` is a beginning of: argparse takes it where one flag alone begins so. Else `name` itself.
+    """The flag that `name` abbreviates, which argparse accepts if only one flag begins so; else `name` itself.
 
-    version None: the release is not known, and the newest that takes it so decides.
+    version None: the release is not known, and the newest that accepts the abbreviation decides.
     """
     if name in arguments():
         return name
@@ -239,7 +240,7 @@ def _exists_in(name: str, version: Version) -> bool:
 
 
 def _abbreviated(name: str, version: Version) -> list[str]:
-    """The flags that begin so: argparse takes a beginning for the flag where only one has it."""
+    """The flags that begin with `name`; argparse accepts the abbreviation if there is only one."""
     return [known for known in _names(version) if known.startswith(name)]
 
 
@@ -259,7 +260,7 @@ def _never(name: str, versions: tuple[Version, ...], exact: bool) -> Gap:
 
 
 def _successor(name: str, version: Version) -> tuple[str, bool, str]:
-    """What the release has in its place: in words, surely, and as it is written."""
+    """What the release has in its place: in words, whether this is certain, and what to write."""
     while name in SUCCESSORS:
         words = SUCCESSORS[name]
         name = words.partition(":")[0]
@@ -279,5 +280,5 @@ def _leads_to(old: str, new: str) -> bool:
 
 
 def nearest_flag(name: str, known: Iterable[str]) -> str:
-    """The flag a person most likely had in mind, "" for none."""
+    """The flag that the user most likely meant, "" for none."""
     return next(iter(similar(name, known, cutoff=0.8)), "")

@@ -1,7 +1,7 @@
-"""What SGLang does that no flag, route or field tells, release by release, and which releases cannot hand over.
+"""Behaviour of SGLang that no flag, route or field shows, release by release, and releases that are incompatible.
 
-As the sources show: bootstrap parameters and answers, and the indices of ZMQ frames, of every release from 0.5.3 to
-0.5.23 (engines/releases/sglang/records.tsv). What a value means may have changed without a field coming or going.
+From the sources: bootstrap parameters and answers, and the indices of ZMQ frames, of every release from 0.5.3 to
+0.5.23 (engines/releases/sglang/records.tsv). The meaning of a value may change without a field being added or removed.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ if TYPE_CHECKING:
     from pdctl.engines.versions import Version
 
 # Pairing.
-PAGE_SIZES_COMPARED = Span(V0_5_8)  # before, a decode with another page size gets pages in the wrong place
-KV_DTYPE_COMPARED_BY_WORD = Span(V0_5_10, V0_5_17)  # `auto` and what it comes to differ then
-DECODE_PULLS_FROM_EVERY_STAGE = Span(V0_5_3, V0_5_6_POST1)  # afterwards stage to stage, or the last stage first
-# State of hybrid models cut anew for another width.
+PAGE_SIZES_COMPARED = Span(V0_5_8)  # before, a decode with a different page size gets pages in the wrong place
+KV_DTYPE_COMPARED_BY_WORD = Span(V0_5_10, V0_5_17)  # `auto` then differs from the type it resolves to
+DECODE_PULLS_FROM_EVERY_STAGE = Span(V0_5_3, V0_5_6_POST1)  # afterwards from stage to stage, or the last stage first
+# State of hybrid models, resliced for another width.
 RECURRENT_STATE_CUT_BY_NIXL = Span(V0_5_11)
 RECURRENT_STATE_CUT_BY_MOONCAKE = Span(V0_5_9)
 WINDOW_STATE_CUT = Span(V0_5_22)
 # DP ranks.
 ATTENTION_WIDTH_HAS_A_FIELD = Span(V0_5_22)  # attn_dp_size; before, dp_size with enable_dp_attention
-ONLY_ROUND_ROBIN_FOLLOWS_ROOM = Span(V0_5_3, V0_5_8)  # --prefill-round-robin-balance is without effect afterwards
+ONLY_ROUND_ROBIN_FOLLOWS_ROOM = Span(V0_5_3, V0_5_8)  # --prefill-round-robin-balance has no effect afterwards
 RANK_OF_ROOM_CHECKED = Span(V0_5_10)  # a prefill of plain replicas checks the attention rank of the room instead
 # Addresses and ports.
 WILDCARD_REGISTERS_ITSELF = Span(V0_5_3, V0_5_14)  # --host 0.0.0.0 makes ranks register at 0.0.0.0
 STALE_RANKS_KEPT_BEHIND_A_SERVICE = Span(V0_5_3, V0_5_19)
-INPUTS_BEHIND_THE_DIST_PORT = Span(V0_5_3, V0_5_3_POST2)  # a scheduler's input stood at dist + 6 + DP rank
+INPUTS_BEHIND_THE_DIST_PORT = Span(V0_5_3, V0_5_3_POST2)  # a scheduler's input was at dist + 6 + DP rank
 NIXL_READS_IB_DEVICE = Span(V0_5_23)  # unless UCX_NET_DEVICES is set
 # Rooms.
 ROOM_ZERO_IS_UNWRITTEN = Span(V0_5_9)  # a decode takes the 0 for "nothing written yet"
-# Flags whose values one release takes and another does not.
+# Flags with values that some releases accept and others do not.
 MOE_DENSE_TP_MAY_BE_TP = Span(V0_5_13)
 
 
 class Break(NamedTuple):
     prefill: Span
     decode: Span
-    backends: tuple[str, ...]  # empty: whatever the backend
+    backends: tuple[str, ...]  # (): any backend
     what: str
 
 
@@ -84,7 +84,7 @@ BREAKS: tuple[Break, ...] = (
 
 
 def _refused_keys(prefill: Version, decode: Version) -> list[str]:
-    """Keys the prefill's server always writes into its topology answer, for which the decode's record has no field."""
+    """Keys that the prefill's server always writes into its topology answer but the decode's record does not have."""
     if not ASKED_NEW.holds(prefill) or not ASKED_NEW.holds(decode):
         return []
     known = {key.name for key in shape_keys(decode)}
@@ -92,7 +92,7 @@ def _refused_keys(prefill: Version, decode: Version) -> list[str]:
 
 
 def breaks(prefill: Version, decode: Version, backend: str) -> str | None:
-    """What goes wrong between two releases, or None where nothing is known to."""
+    """What goes wrong between two releases, or None if nothing is known to."""
     for row in BREAKS:
         fits = row.prefill.holds(prefill) and row.decode.holds(decode)
         if fits and (not row.backends or backend in row.backends):

@@ -11,9 +11,9 @@ FROM_10 = Span(V0_5_10)
 
 
 class Query(NamedTuple):
-    """The words with which GET /route is asked. All of them -1 asks for the topology, ranks ask for one address.
+    """The query parameters of GET /route. All -1 asks for the topology; ranks ask for one rank's address.
 
-    refused: the status of a request in the other style's words.
+    refused: the status of a request with the other style's parameters.
     """
 
     style: str
@@ -29,7 +29,7 @@ QUERIES: tuple[Query, ...] = (
 
 
 class TopologyKey(NamedTuple):
-    """A key of the topology answer. meaning: one word for both styles. always: the server writes it even when null."""
+    """A key of the topology answer. `meaning`: one word for both styles. `always`: it is written even if null."""
 
     name: str
     meaning: str
@@ -60,7 +60,7 @@ RANK_KEYS = ("rank_ip", "rank_port")
 
 
 class Sent(NamedTuple):
-    """A field a prefill rank sends when it registers (PUT /route). required: without it the server answers 500."""
+    """A field a prefill rank sends when it registers (PUT /route). `required`: without it the server answers 500."""
 
     name: str
     span: Span = Span()
@@ -94,7 +94,7 @@ REGISTERED: tuple[Sent, ...] = (
 
 
 class StatusMeaning(NamedTuple):
-    """What a status of one question means."""
+    """The meaning of a status for one kind of request."""
 
     question: str  # health | shape | rank | other
     status: int
@@ -119,12 +119,12 @@ ANSWERS: tuple[StatusMeaning, ...] = (
     StatusMeaning("other", 404, "404: Not Found", "a bootstrap server, or any other aiohttp server"),
 )
 
-# 0.5.10 and later only: which DP rank of a prefill has a room.
+# Only 0.5.10 and later: which DP rank of a prefill has a room.
 DP_RANK_ROUTES = ("/register_dp_rank", "/query_dp_ranks")
 
 
 def query(version: Version) -> Query:
-    """The words this release's decode uses, and its bootstrap server understands."""
+    """The query parameters that this release's decode uses and its bootstrap server understands."""
     return next(row for row in QUERIES if row.span.holds(version))
 
 

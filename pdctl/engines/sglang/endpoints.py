@@ -10,9 +10,9 @@ from pdctl.engines.versions import V0_5_3, V0_5_3_POST2, V0_5_6_POST2, V0_5_10, 
 
 
 class Route(NamedTuple):
-    """`purpose` names what is asked for; of two routes with one purpose the earlier row is the better one.
+    """`purpose` says what the route is used for; of two routes with one purpose, the earlier row is preferred.
 
-    proves: what a 200 proves about serving PD, "" for nothing beyond a living process.
+    proves: what a 200 proves about serving PD, "" for nothing beyond a live process.
     """
 
     purpose: str
@@ -23,7 +23,7 @@ class Route(NamedTuple):
 
     @property
     def span(self) -> Span:
-        """/metrics is no route of the server: prometheus_client's own application is mounted there."""
+        """The releases with the route. /metrics is not one: prometheus_client's own application is mounted there."""
         return Span() if self.path == "/metrics" else history.span("routes", "server", self.path)
 
 
@@ -58,7 +58,7 @@ ROUTES: tuple[Route, ...] = (
 
 
 class Body(NamedTuple):
-    """A field of a /generate body that PD reads; the OpenAI routes take the bootstrap fields at top level too."""
+    """A field of a /generate body that PD reads; the OpenAI routes also take the bootstrap fields at top level."""
 
     name: str
     type: str
@@ -78,13 +78,13 @@ BODY: tuple[Body, ...] = (
     Body("rid", "str"),
 )
 
-FAKE_HOST = "2.2.2.2"  # as bootstrap_host: both sides use a peer that is not there (warm-up, health, probes)
+FAKE_HOST = "2.2.2.2"  # as bootstrap_host, it makes both sides use a fake peer (warm-up, health, probes)
 DEFAULT_BOOTSTRAP_PORT = 8998
 DEFAULT_PORT = 30000
 
 
 def paths(purpose: str, version: Version | None = None) -> tuple[str, ...]:
-    """Paths for one purpose, the better first; version None: every release's, to be tried in turn."""
+    """Paths for one purpose, the preferred one first; `version` None: those of every release, to be tried in turn."""
     return tuple(
         dict.fromkeys(
             route.path for route in ROUTES
@@ -94,7 +94,7 @@ def paths(purpose: str, version: Version | None = None) -> tuple[str, ...]:
 
 
 class Anchor(str, Enum):
-    """What a port's number is counted from."""
+    """What a port number is counted from."""
 
     HTTP = "http"  # --port
     BOOTSTRAP = "bootstrap"  # --disaggregation-bootstrap-port
@@ -104,7 +104,7 @@ class Anchor(str, Enum):
 
 
 class When(str, Enum):
-    """The instances that occupy a port."""
+    """Which instances occupy a port."""
 
     ALWAYS = "always"
     PREFILL = "prefill"
@@ -124,7 +124,7 @@ class PortRow(NamedTuple):
 
 
 PORTS: tuple[PortRow, ...] = (
-    # Followers bind the same number for a /health answer only; pdctl gives every node the leader's number.
+    # Followers bind the same port only to answer /health; pdctl gives every node the leader's port.
     PortRow("http", "http", Anchor.HTTP, 0, When.ALWAYS, every_node=True),
     PortRow("bootstrap", "http", Anchor.BOOTSTRAP, 0, When.PREFILL),
     PortRow("dist-init", "tcp", Anchor.DIST, 0, When.DIST),
@@ -134,13 +134,13 @@ PORTS: tuple[PortRow, ...] = (
     PortRow("metrics", "zmq", Anchor.BASE, 3, When.TCP_CHANNELS),
     PortRow("dp-controller", "zmq", Anchor.BASE, 4, When.TCP_CHANNELS),
     PortRow("scheduler-input", "zmq", Anchor.BASE, 5, When.PER_DP_RANK, Span(V0_5_3, V0_5_3_POST2)),
-    # Bound only with several nodes; the start-up check wants it free all the same.
+    # Bound only with several nodes, but the start-up check always requires it to be free.
     PortRow("load-collector", "zmq", Anchor.BASE, 5, When.TCP_CHANNELS, Span(V0_5_3_POST2)),
     PortRow("worker-handshake", "zmq", Anchor.DIST, 13, When.TCP_CHANNELS, Span(V0_5_3_POST2)),
     PortRow("nccl", "tcp", Anchor.NCCL, 0, When.ALWAYS),
 )
 
-# One of each per rank, on every node, at a number the kernel picks: nothing to reserve, much for a firewall to pass.
+# One of each per rank, on every node, on a port the kernel picks: nothing to reserve, but a firewall must let it pass.
 EPHEMERAL: tuple[str, ...] = ("KV manager (zmq)", "transfer engine")
 
 DIST_OFFSET = 233  # D without --dist-init-addr, from --port
@@ -148,7 +148,7 @@ LAST_PORT = 65535
 
 
 class Fallback(NamedTuple):
-    """Where a block lies when its port + `reach` passes the end of the port range: `below` that port's anchor."""
+    """Where a block is placed if its port + `reach` exceeds the port range: `below` its anchor."""
 
     reach: int
     below: int

@@ -1,7 +1,7 @@
 """Faults of released versions: what is wrong, in which releases, with which backend, and who reported it.
 
 The bounds follow from the sources of every release from 0.5.3 to 0.5.23 (engines/releases/sglang/releases.tsv), unless
-a row says `reported`. A release that was not read and lies beside a bound may have the fault or not; a finding says so.
+a row says `reported`. A release next to a bound that was not read may or may not have the fault; the finding says so.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 class KnownFault(NamedTuple):
-    """`id` names it in code. `since` inclusive, `until` exclusive. role, backend "": any.
+    """`id`: its name in code. `since` inclusive, `until` exclusive. `role`, `backend`: "" for any.
 
     features: all of them must be in use.
 
-    component: sglang, or router (sglang_router). reported: the bounds are those of the reports, none is in doubt.
+    component: sglang, or router (sglang_router). reported: the bounds are from the reports, and no release is in doubt.
     """
 
     id: str
@@ -140,7 +140,7 @@ FAULTS: tuple[KnownFault, ...] = (
 
 
 class RunningRelease(NamedTuple):
-    """One process as far as faults depend on it. `version` as it calls itself."""
+    """What faults depend on in one process. `version`: as it reports itself."""
 
     version: Version
     role: str
@@ -154,14 +154,14 @@ class RunningRelease(NamedTuple):
 
 
 class FaultMatch(NamedTuple):
-    """`doubt`: the release lies between one that has the fault and one that has not; "" when it surely has it."""
+    """`doubt`: says that the release is between one with the fault and one without; "" if it certainly has it."""
 
     fault: KnownFault
     doubt: str
 
 
 def hits(release: RunningRelease) -> Iterator[FaultMatch]:
-    """The faults of a release, those that are in doubt too."""
+    """The faults of a release, including those in doubt."""
     for fault in FAULTS:
         fits = (
             fault.component == release.component
@@ -174,7 +174,7 @@ def hits(release: RunningRelease) -> Iterator[FaultMatch]:
 
 
 def _doubt(fault: KnownFault, version: Version) -> str:
-    """Between the last release that was seen to have it and the first that was seen not to."""
+    """A phrase if the version is between the last release known to have it and the first without it, else ""."""
     last = max(known for known in SGLANG if known < fault.until)
     if version <= last:
         return ""

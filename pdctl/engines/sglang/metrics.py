@@ -1,6 +1,6 @@
-"""The PD metrics of SGLang (`sglang:` in front) and of the Rust routers, with their Prometheus types.
+"""The PD metrics of SGLang (prefixed `sglang:`) and of the Rust routers, with their Prometheus types.
 
-Which release exports which is in the table that was read from the wheels (engines/releases/sglang/metrics.tsv).
+Which release exports which metric is in the table read from the wheels (engines/releases/sglang/metrics.tsv).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ GAUGE, COUNTER, HISTOGRAM = "gauge", "counter", "histogram"
 
 
 class Metric(NamedTuple):
-    """role: which side exports it, "" both. meaning: one name for what was renamed. queue: must be 0 when idle."""
+    """`role`: the side that exports it, "": both. `meaning`: one name despite renames. `queue`: must be 0 when idle."""
 
     name: str
     type: str
@@ -24,13 +24,13 @@ class Metric(NamedTuple):
 
     @property
     def span(self) -> Span:
-        """The routers' metrics are not dated: their binaries tell no names."""
+        """The releases that export it. The routers' metrics are not dated, because their binaries do not list names."""
         named = self.name.startswith("sglang:")
         return history.span("metrics", self.name, self.type) if named else Span()
 
 
 METRICS: tuple[Metric, ...] = (
-    # The older name of the bootstrap queue; on a decode `prealloc` is another queue in every release.
+    # The old name of the bootstrap queue; on a decode, `prealloc` is another queue in every release.
     Metric("sglang:num_prefill_prealloc_queue_reqs", GAUGE, "prefill bootstrap queue", "prefill", queue=True),
     Metric("sglang:num_prefill_bootstrap_queue_reqs", GAUGE, "prefill bootstrap queue", "prefill", queue=True),
     Metric("sglang:num_prefill_inflight_queue_reqs", GAUGE, "prefill inflight queue", "prefill", queue=True),
@@ -71,7 +71,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("sglang:kv_evictable_tokens", GAUGE, "tokens evictable"),
 )
 
-# sglang-router 0.3.x and smg 1.13 export the same prefix on a port of their own (default 29000).
+# sglang-router 0.3.x and smg 1.13 export the same prefix, on a separate port (default 29000).
 ROUTER_METRICS: tuple[Metric, ...] = (
     Metric("smg_worker_cb_state", GAUGE, "breaker: 0 closed, 1 open, 2 half-open", "router"),
     Metric("smg_worker_health", GAUGE, "worker health", "router"),
@@ -86,7 +86,7 @@ ROUTER_METRICS: tuple[Metric, ...] = (
 
 
 def queues(role: str, version: Version | None = None) -> tuple[Metric, ...]:
-    """Gauges of one role that must be 0 on an idle instance."""
+    """The gauges of a role that must be 0 on an idle instance."""
     return tuple(
         row for row in METRICS
         if row.queue and row.role in (role, "") and (version is None or row.span.holds(version))

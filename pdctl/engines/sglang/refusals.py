@@ -1,4 +1,4 @@
-"""What SGLang refuses or fails to refuse, release by release: parallel shapes, and flags that do not go together."""
+"""What SGLang refuses or fails to refuse, release by release: parallel shapes, and incompatible flags."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Enforced(str, Enum):
 
     ASSERT = "assert"
     ERROR = "ValueError"
-    FLAG = "flag"  # argparse knows no such flag
-    RUN_TIME = "run time"  # accepted at start-up, an assertion ends the scheduler on the first request
-    NOTHING = "nothing"  # accepted, then ranks are missing or doubled, or KV is wrong
+    FLAG = "flag"  # argparse does not know the flag
+    RUN_TIME = "run time"  # accepted at start-up; an assertion ends the scheduler on the first request
+    NOTHING = "nothing"  # accepted; then ranks are missing or duplicated, or the KV is wrong
 
 
 class Rule(NamedTuple):
-    """`terms` is the rule as SGLang states it."""
+    """`terms`: the rule as SGLang states it."""
 
     code: str
     terms: str
@@ -118,7 +118,7 @@ RULES: tuple[Rule, ...] = (
     Rule("chunk-is-pages", "chunked_prefill_size % page_size == 0", Enforced.ASSERT),
     Rule("moe-dense-tp", "moe_dense_tp_size is 1 or not given", Enforced.ASSERT, Span(V0_5_3, V0_5_13)),
     Rule("moe-dense-tp", "moe_dense_tp_size is 1, tp_size or not given", Enforced.ASSERT, Span(V0_5_13)),
-    # Two instances against each other.
+    # Rules between two instances.
     Rule(
         "pair-tp-divides",
         "the larger of tp_size and disaggregation_decode_tp is a multiple of the smaller",
@@ -137,7 +137,7 @@ RULES: tuple[Rule, ...] = (
     Rule("pair-page-size", PAIR_PAGE, Enforced.RUN_TIME, PAGE_SIZES_COMPARED),
 )
 
-# SGLang's own warning, once per process, when the attention widths differ and the model is not MLA.
+# SGLang's own warning, once per process, if the attention widths differ and the model is not MLA.
 HETEROGENEOUS_TP = "Performance is NOT guaranteed when using different TP sizes for non-MLA models."
 STAGING_ENV = "SGLANG_DISAGG_STAGING_BUFFER"
 STAGING_SPAN = Span(V0_5_10)
@@ -145,7 +145,7 @@ ALL_CP_RANKS_ENV = "SGLANG_DISAGGREGATION_ALL_CP_RANKS_TRANSFER"
 
 
 def rule(code: str, version: Version) -> Rule | None:
-    """The row of this rule for this release; None when the release has no such rule."""
+    """The row of this rule for this release; None if the release has no such rule."""
     for row in RULES:
         if row.code == code and row.span.holds(version):
             return row
@@ -153,10 +153,10 @@ def rule(code: str, version: Version) -> Rule | None:
 
 
 class Refusal(NamedTuple):
-    """All of `when` hold on a server of `role` ("" either): it asserts or raises.
+    """A server of `role` ("": either) for which all of `when` are true asserts or raises.
 
-    Terms: `flag` is given, `not flag` is not; `flag = a`, `flag != a b` (given, and neither), `flag > 1`; `env NAME` is
-    on. `backend` is the transfer backend, `attention-tp` the width that follows.
+    Terms: `flag`: it is given; `not flag`: it is not; `flag = a`; `flag != a b`: given, and neither; `flag > 1`;
+    `env NAME`: it is on. `backend` is the transfer backend, `attention-tp` the resulting width.
     """
 
     when: tuple[str, ...]

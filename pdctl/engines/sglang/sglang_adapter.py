@@ -1,4 +1,4 @@
-"""SGLang's logs: every row it writes, and the details of some lines that tell its releases apart."""
+"""SGLang's logs: every row it writes, and the details of some lines that distinguish its releases."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _asked(said: Said) -> str:
 
 
 def _behind_batch(said: Said) -> str:
-    """The sign between "batch", with its counter, and what follows."""
+    """The punctuation mark after "batch" and its counter."""
     return said.prefix.message.partition(" batch")[2].lstrip(" [0123456789]")[:1]
 
 
@@ -54,17 +54,17 @@ def _message(said: Said) -> str:
 
 
 HINTS = (
-    # A decode asks in its own release's words, whatever the answer.
+    # A decode queries with its own release's parameters, whatever the answer.
     Hint("shape-called", _value("path"), r"/route\?engine_rank", Span(V0_5_3, V0_5_10)),
     Hint("shape-called", _value("path"), r"/route\?prefill_dp_rank", Span(V0_5_10)),
     Hint("rank-called", _value("path"), r"/route\?engine_rank", Span(V0_5_3, V0_5_10)),
     Hint("rank-called", _value("path"), r"/route\?prefill_dp_rank", Span(V0_5_10)),
-    # A prefill is asked by anybody; what it does not understand it answers with 400.
+    # Any decode may query a prefill, which answers 400 to what it does not understand.
     Hint("bootstrap-shape-answered", _asked, r"/route\?engine_rank\S* (?:200|5)", Span(V0_5_3, V0_5_10)),
     Hint("bootstrap-shape-answered", _asked, r"/route\?engine_rank\S* 400", Span(V0_5_10)),
     Hint("bootstrap-shape-answered", _asked, r"/route\?prefill_dp_rank\S* (?:200|503)", Span(V0_5_10)),
     Hint("bootstrap-shape-answered", _asked, r"/route\?prefill_dp_rank\S* 400", Span(V0_5_3, V0_5_10)),
-    # repr() of the record as the decode's own release defines it.
+    # The repr() of the record as the decode's own release defines it.
     Hint(
         "prefill-shape-fetched", _value("info"), r"PrefillServerInfo\((?!.*prefill_http_port)", Span(V0_5_10, V0_5_16)
     ),

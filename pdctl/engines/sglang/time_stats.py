@@ -1,4 +1,4 @@
-"""The times of one request as SGLang sums them up when it ends (ReqTimeStats, 0.5.3 to 0.5.23)."""
+"""The times of one request as SGLang reports them at its end (ReqTimeStats, 0.5.3 to 0.5.23)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from pdctl.engines import numerals
 
-# `name=1.23ms` of sglang 0.5.3 and 0.5.13+, `name(1.23ms)` inside 0.5.8's sums.
+# `name=1.23ms` in sglang 0.5.3 and 0.5.13+, `name(1.23ms)` inside 0.5.8's sums.
 _TIME = re.compile(r"(\w+)(?:=|\()([\d.]+)ms")
 _SPEED = re.compile(r"transfer_speed=([\d.]+) ?GB/s")
 _TOTAL = re.compile(r"transfer_total=([\d.]+) ?MB")
 _ENTRY = re.compile(r"entry_time=([\d.]+)")
 TRANSFER = "transfer"
-# Its field → the part of the room's life, by role.
+# SGLang's field → the part of the room's life, by role.
 PARTS = {
     "prefill": {
         "bootstrap_duration": "bootstrap wait", "bootstrap_queue_duration": "bootstrap wait",
@@ -28,9 +28,9 @@ PARTS = {
 
 
 class TimeStats(NamedTuple):
-    """parts: name and seconds, in order. entry: when the request came in, on the clock of the line's own stamp.
+    """`parts`: name and seconds, in order. `entry`: when the request arrived, on the clock of the line's timestamp.
 
-    entry is None before 0.5.13. bytes: of the transfer; speed: its GB/s; None where not both are told.
+    entry is None before 0.5.13. bytes: of the transfer; speed: its GB/s; None if not reported.
     """
 
     parts: tuple[tuple[str, float], ...]

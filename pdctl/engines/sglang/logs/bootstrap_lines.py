@@ -1,4 +1,4 @@
-"""The bootstrap server, who registers with it, and the decode that asks it (srt/disaggregation/common/conn.py)."""
+"""The bootstrap server, the ranks that register, and the decode that queries it (srt/disaggregation/common/conn.py)."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ ROWS = (
         Span(V0_5_3, V0_5_10), cause="PD205",
         proves=(Sign.BOOTSTRAP_DIALLED, Sign.BOOTSTRAP_REFUSED),
     ),
-    # Not in the sets we recorded, from here to the end of the table.
+    # From here to the end of the table: not in the logs we recorded.
     Row(
         "shape-fetch-error-old-unnamed", Speaker.SGLANG, Level.ERROR, "decode",
         b"Error fetching prefill parallel info from bootstrap: ",

@@ -1,4 +1,4 @@
-"""What a process writes when it cannot go on, and the Python errors whose last line names the cause."""
+"""What a process writes when it cannot continue, and the Python errors whose last line names the cause."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ROWS = (
         "servers must use the same --page-size value.",
         Span(V0_5_8), cause="PD302",
     ),
-    # sglang 0.5.8's NIXL sender looks a room up that was never announced to it, or is gone: the number is the room.
+    # sglang 0.5.8's NIXL sender looks up a room that was never announced to it, or is gone: the number is the room.
     Row(
         "room-key-error", Speaker.SGLANG, Level.ERROR, "", b"KeyError: ", r"KeyError: (?P<room>\d{4,20})$",
         "KeyError: 777001", phase=Phase.FAILED, cause="PD709",
@@ -69,7 +69,7 @@ ROWS = (
         "asgi-exception", Speaker.SGLANG, Level.ERROR, "", b"Exception in ASGI application",
         r"Exception in ASGI application", "[2026-11-21 01:26:37] ERROR:    Exception in ASGI application",
     ),
-    # Not in the sets we recorded.
+    # Not in the logs we recorded.
     Row(
         "kv-dtype-mismatch", Speaker.SGLANG, Level.ERROR, "decode", b"KV cache dtype mismatch: prefill server has ",
         r"RuntimeError: KV cache dtype mismatch: prefill server has kv_cache_dtype=(?P<prefill_dtype>"

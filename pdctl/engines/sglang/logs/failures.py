@@ -1,7 +1,7 @@
-"""The four lines that end a room badly, by what stands behind "with exception" (srt/disaggregation).
+"""The four lines with which a room fails, by what follows "with exception" (srt/disaggregation).
 
-0.5.3 and 0.5.8 write the prefill's bootstrap failure at ERROR, later releases at WARNING; from 0.5.13 on a rank that
-fails only because a peer failed says so at DEBUG. rid is repr(): a double-quoted one holds an apostrophe.
+0.5.3 and 0.5.8 write the prefill's bootstrap failure at ERROR, later releases at WARNING; from 0.5.13 on, a rank that
+fails only because a peer failed says so at DEBUG. rid is a repr(): a double-quoted one contains an apostrophe.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pdctl.engines.versions import V0_5_6, V0_5_10, V0_5_11, V0_5_13, V0_5_16, V
 
 
 class Head(NamedTuple):
-    """`{room}` in an example's tail is the head's room. proves: that alone, whatever stands behind it."""
+    """The start of such a line. `{room}` in a tail's example is the head's room. `proves`: by the head alone."""
 
     id: str
     level: Level
@@ -28,7 +28,7 @@ class Head(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """What follows `with exception`. heads: the ids it is known behind; "" all."""
+    """What follows `with exception`. `heads`: ids of the heads it is known to follow; "": all."""
 
     id: str
     phase: Phase
@@ -55,7 +55,7 @@ HEADS = (
         "[2026-11-21 01:36:47 TP1] Prefill transfer failed for request rank=1 "
         "req.rid='95c75f21626e43c88646e467f69120b9' req.bootstrap_room=3243084712043770366",
         "3243084712043770366", Phase.TRANSFER,
-        # A request leaves the bootstrap queue only when the list has come: its transfer can fail only then.
+        # A request leaves the bootstrap queue only once its page list has arrived; only then can its transfer fail.
         (Sign.PAGE_LIST_ARRIVED,),
     ),
     Head(
@@ -77,7 +77,7 @@ TAILS = (
     Tail(
         "timed-out", Phase.TIMED_OUT, " timed out after ",
         r"Request \d+ timed out after (?P<seconds>[\d.]+)s in KVPoll\.(?P<state>\w+)"
-        r"(?: \(limit (?P<limit>[\d.]+)s\))?",  # the limit: pdctl's own engine
+        r"(?: \(limit (?P<limit>[\d.]+)s\))?",  # only pdctl's own engine names the limit
         "Request {room} timed out after 20.0s in KVPoll.{state}",
     ),
     Tail("aborted", Phase.ABORTED, "Aborted by AbortReq.", r"Aborted by AbortReq\.", "Aborted by AbortReq.", echo=True),
@@ -169,8 +169,8 @@ TAILS = (
         r"Room marked Failed before the transfer ended", "Room marked Failed before the transfer ended", "",
         Span(V0_5_20), echo=True,
     ),
-    # Without a reason to give. NIXL up to 0.5.5 says what the fake backend says in every release; then a bare text of
-    # its own, from 0.5.13 to 0.5.22 the reason of a KVTransferError.
+    # Without a reason. NIXL up to 0.5.5 writes what the fake backend writes in every release; later a bare text of its
+    # own, which from 0.5.13 to 0.5.22 is the reason of a KVTransferError.
     Tail(
         "unexplained-oldest", Phase.FAILED, "Exception", r"Fake KV(?:Receiver|Sender) Exception",
         "Fake KVReceiver Exception", "", echo=True, wrapped=False,
@@ -193,7 +193,7 @@ def _row(head: Head, tail: Tail) -> Row:
     said = tail.example.format(room=head.room, state=state)
     outer = f"KVTransferError(bootstrap_room={head.room}): " if tail.wrapped else ""
     cause = _CAUSE if tail.wrapped else ""
-    if tail.id == "failed":  # the last resort takes any other exception too
+    if tail.id == "failed":  # the fallback also matches any other exception
         cause = f"(?:{cause})?"
     return Row(
         f"{head.id}-{tail.id}", Speaker.SGLANG, head.level, head.role,
@@ -207,7 +207,7 @@ def _row(head: Head, tail: Tail) -> Row:
 
 
 def _bare(head: Head) -> Row:
-    """Without any exception: a sender or receiver that has none to give."""
+    """The row of a head without any exception: the sender or receiver has none to report."""
     path = head.name.replace(".", r"\.")
     return Row(
         f"{head.id}-failed-silently", Speaker.SGLANG, head.level, head.role, head.text.encode(),

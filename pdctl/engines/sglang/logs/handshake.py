@@ -1,4 +1,4 @@
-"""Decode tells prefill where the pages go; prefill answers as they move: TransferInfo, chunks, aborts, statuses.
+"""Decode sends prefill its page list; prefill reports as pages move: TransferInfo, chunks, aborts, statuses.
 
 The NIXL backend writes the handshake at DEBUG; mooncake writes none of it in any release.
 """
@@ -92,7 +92,7 @@ ROWS = (
         Span(V0_5_13), echo=True, needs=DEBUG,
         proves=(Sign.ABORT_ARRIVES, Sign.ABORT_TALK),
     ),
-    # 0.5.8's NIXL receiver says why in a line of its own, the failure line behind it does not.
+    # 0.5.8's NIXL receiver gives the reason in a line of its own; the failure line after it does not.
     Row(
         "waiting-timeout", Speaker.SGLANG, Level.ERROR, "decode", b" waiting_timeout",
         r"Request (?P<room>\d+) waiting_timeout",
@@ -107,7 +107,7 @@ ROWS = (
         Span(V0_5_6, V0_5_13), Phase.FAILED, "nixl",
         proves=(Sign.PAGE_LIST_SENT,), reached=Phase.HANDSHAKE,
     ),
-    # Not in the sets we recorded; the texts are the format strings of the releases named.
+    # Not in the logs we recorded; the texts are the format strings of the releases named.
     Row(
         "room-failed-with-node", Speaker.SGLANG, Level.ERROR, "decode", b" failed due to node failure",
         r"Transfer for room (?P<room>\d+) failed due to node failure",

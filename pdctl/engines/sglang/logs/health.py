@@ -1,4 +1,4 @@
-"""Who answers whom: heartbeats, dead sessions and time-outs, and one line per HTTP call."""
+"""Heartbeats, dead sessions and time-outs, and one line per HTTP request."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _SILENCE = (
         "seconds. tic start time: 02:16:43. last_heartbeat time: 02:16:36",
         cause="PD604",
     ),
-    # Not in the sets we recorded.
+    # Not in the logs we recorded.
     Row(
         "prefill-losing", Speaker.SGLANG, Level.ERROR, "decode", b"Losing connection with prefill instance ",
         r"Losing connection with prefill instance \(bootstrap_addr: (?P<addr>[^)]+)\), (?P<rooms_affected>\d+) "
@@ -142,7 +142,7 @@ CALLS = (
         r"Invalid HTTP request received\.",
         "[2026-11-21 02:06:42] WARNING:  Invalid HTTP request received.",
     ),
-    # The bootstrap server's own log: only a prefill has one. The bracket holds the host's offset from UTC.
+    # The bootstrap server's own log, which only a prefill has. The brackets contain the host's offset from UTC.
     Row(
         "bootstrap-register-answered", Speaker.SGLANG, Level.INFO, "prefill", b'"PUT /route HTTP/1.',
         _CLIENT + r" \[(?P<clock>[^\]]+)\] \"(?P<method>PUT) (?P<path>/route) HTTP/1\.\d\" (?P<status>\d{3})",
@@ -177,7 +177,7 @@ CALLS = (
         needs=DEBUG,
         proves=(Sign.CLOCK,),
     ),
-    # Calls this process made (urllib3 at DEBUG): a rank to its bootstrap server, a decode to a prefill's.
+    # Requests this process made (urllib3 at DEBUG): a rank to its bootstrap server, a decode to a prefill's.
     Row(
         "register-called", Speaker.SGLANG, Level.DEBUG, "prefill", b'"PUT /route HTTP/1.',
         r"https?://(?P<addr>[^\s/]+) \"(?P<method>PUT) (?P<path>/route) HTTP/1\.\d\" (?P<status>\d{3})",

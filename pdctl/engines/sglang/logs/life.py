@@ -185,7 +185,7 @@ ROWS = (
         "[2026-11-21 02:07:07] kill_process_tree called: parent_pid=26938, include_parent=False, pid=26938",
         Span(V0_5_13),
     ),
-    # Not in the sets we recorded.
+    # Not in the logs we recorded.
     Row(
         "forced-exit", Speaker.SGLANG, Level.ERROR, "", b"Signal SIGTERM received while ",
         r"Signal SIGTERM received while (?P<reason>[^.]*)\. Force exiting\.",
@@ -236,7 +236,7 @@ ROWS = (
         "[2026-11-21 02:18:56] Received output for rid='b19891ef380e4d59a023d507187bb770' but the state was deleted in "
         "TokenizerManager.",
     ),
-    # Not in the sets we recorded.
+    # Not in the logs we recorded.
     Row(
         "dp-worker-given", Speaker.SGLANG, Level.DEBUG, "", b"Direct routing to DP rank ",
         r"Direct routing to DP rank (?P<dp_rank>\d+)", "[2026-11-21 02:16:35] Direct routing to DP rank 1",

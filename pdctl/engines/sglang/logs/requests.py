@@ -1,7 +1,7 @@
-"""A request as the HTTP side sees it: what came, what left, and the times one room took.
+"""A request as the HTTP side sees it: what arrived, what was sent, and the times of one room.
 
-Warm-up and health requests too: their bootstrap_host 2.2.2.2 makes both sides use a peer that is not there. They tell
-the role of the file they stand in: only a prefill has senders, only a decode has receivers.
+Includes warm-up and health requests, whose bootstrap_host 2.2.2.2 makes both sides use a fake peer. They show the role
+of the file they are in: only a prefill has senders, only a decode has receivers.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from pdctl.engines.versions import V0_5_3, V0_5_3_POST3, V0_5_7, V0_5_10, V0_5_1
 LOG_REQUESTS = "--log-requests"
 TIME_STATS = "--enable-request-time-stats-logging"
 
-# Fields stand in the dataclass's order, which differs by release. A batch shows lists: rids and rooms, to be zipped.
-# What a client wrote stands in quotes, as repr() writes them: a room in it is none of this request.
+# Fields are in the dataclass's order, which differs by release. A batch shows lists of rids and rooms, to be zipped.
+# Text from a client is in quotes, as repr() writes them: a room inside them is not this request's.
 _TO = r"""[^'"]*?(?:(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")[^'"]*?)*?\b"""
 _RID = rf"(?={_TO}rid=(?:'(?P<rid>[^']*)'|\[(?P<rids>[^\]]*)\]))?"
 _ROOM = (
     rf"(?={_TO}bootstrap_host='(?P<host>[^']*)')?(?={_TO}bootstrap_port=(?P<port>\d+|None))?"
     rf"(?={_TO}bootstrap_room=(?:(?P<room>\d+)|\[(?P<rooms>[\d, ]*)\]))?"
 )
-# --log-requests-format json (0.5.8+): one object behind the usual prefix.
+# --log-requests-format json (0.5.8+): one object after the usual prefix.
 _EVENT = r'\{"timestamp": "[^"]*", "event": '
 _JSON = (
     r'(?=.{0,400}?"rid": (?:"(?P<rid>[^"]*)"|\[(?P<rids>[^\]]*)\]))?'
@@ -56,7 +56,7 @@ ROWS = (
         phase=Phase.FINISHED, needs=LOG_REQUESTS,
         proves=(Sign.REQUEST_FINISHED,),
     ),
-    # Not in the sets we recorded.
+    # Not in the logs we recorded.
     Row(
         "openai-request-received", Speaker.SGLANG, Level.INFO, "", b"Receive OpenAI: obj=",
         r"Receive OpenAI: obj=(?P<kind>\w+)\(" + _RID + _ROOM,
@@ -209,7 +209,7 @@ ROWS = (
         cause="PD706",
         proves=(Sign.REQUEST_CUT, Sign.CLIENT_LEFT),
     ),
-    # The rid is all they name; within one instance it leads to the room.
+    # These name only the rid, which identifies the room within one instance.
     Row(
         "aborted-in-bootstrap", Speaker.SGLANG, Level.DEBUG, "prefill", b"Abort bootstrap queue request.",
         r"Abort bootstrap queue request\. req\.rid='(?P<rid>[^']*)'",
@@ -283,7 +283,7 @@ ROWS = (
         "fake-receiver-done", Speaker.SGLANG, Level.DEBUG, "decode", b"FakeKVReceiver poll success",
         r"FakeKVReceiver poll success", "[2026-11-21 01:20:09] FakeKVReceiver poll success", needs=DEBUG,
     ),
-    # Not in the sets we recorded.
+    # Not in the logs we recorded.
     Row(
         "fake-sender-sent-old", Speaker.SGLANG, Level.DEBUG, "prefill", b"FakeKVSender send with kv_indices: ",
         r"FakeKVSender send with kv_indices: (?P<page_list>[^,]+)$",

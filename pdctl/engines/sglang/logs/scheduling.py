@@ -1,7 +1,7 @@
-"""The scheduler: the PD queues' own troubles (srt/disaggregation), and the lines it writes periodically.
+"""The scheduler: problems of the PD queues (srt/disaggregation), and the lines it writes periodically.
 
-The periodic ones are `key: value` pairs, whose keys changed with the releases, without a room. `#prealloc-req` on a
-prefill (0.5.3, 0.5.8) counts the bootstrap queue, as `#bootstrap-req` does from 0.5.13 on.
+The periodic lines are `key: value` pairs without a room, whose keys differ by release. `#prealloc-req` on a prefill
+(0.5.3, 0.5.8) counts the bootstrap queue, as `#bootstrap-req` does from 0.5.13 on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PRE = "Prefill batch" + _ITER + _NEW
 _USED = r"[^#]*#running-req: (?P<running>\d+), #queue-req: (?P<queue>\d+), "
 
 ROWS = (
-    # Not in the sets we recorded: all of these up to the periodic lines.
+    # From here to the periodic lines: not in the logs we recorded.
     Row(
         "context-corrupted", Speaker.SGLANG, Level.ERROR, "decode", b"Context corruption detected: Request ",
         r"Context corruption detected: Request (?P<rid>\S+) \(bootstrap_room=(?P<room>\d+)\) received metadata from "
@@ -299,7 +299,7 @@ ROWS = (
         "3.55, #queue-req: 0, ",
         proves=(Sign.RUNNING, Sign.SERVES),
     ),
-    # Without pairing: an instance of no role, or a decode's own re-prefill.
+    # Without a pair: an instance without a role, or a decode's own re-prefill.
     Row(
         "batch", Speaker.SGLANG, Level.INFO, "", b" batch",
         r"(?P<kind>Prefill|Decode) batch" + _ITER + r"[,.] (?P<rest>#.*)",

@@ -1,4 +1,4 @@
-"""The KV transfer as its backends see it: NIXL, mooncake, DCP packing (srt/disaggregation nixl, mooncake, common)."""
+"""The KV transfer in its backends: NIXL, mooncake, DCP packing (srt/disaggregation nixl, mooncake, common)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ ROWS = (
         "[2026-11-21 01:20:07] Register kv tensors, len(kv_addr)= 4", Span(V0_5_3, V0_5_15), backend="nixl",
         needs=DEBUG,
     ),
-    # NIXL's own Python and mooncake's glog lines, which have prefixes of their own.
+    # NIXL's own Python lines and mooncake's glog lines, which have their own prefixes.
     Row(
         "nixl-agent", Speaker.SGLANG, Level.INFO, "", b"Initialized NIXL agent: ",
         r"Initialized NIXL agent: (?P<agent>\S+)",
@@ -96,7 +96,7 @@ ROWS = (
         "E1121 02:01:19.957741 25262 transfer_metadata.cpp:1098] Local segment descriptor not found",
         backend="mooncake", echo=True,
     ),
-    # Not in the sets we recorded, from here to the end of the table.
+    # From here to the end of the table: not in the logs we recorded.
     Row(
         "nixl-transport-error", Speaker.SGLANG, Level.WARNING, "prefill", b"NIXL transport error for room ",
         r"NIXL transport error for room (?P<room>\d+): (?P<reason>.*)",
@@ -353,7 +353,7 @@ ROWS = (
         "[2026-11-21 02:06:49] Disconnected stale ZMQ PUSH socket (receiver): tcp://127.0.0.1:35051", Span(V0_5_14),
         needs=DEBUG,
     ),
-    # Told by an older build (its write-up shows the line; none of the releases read here has it).
+    # From an older build (a write-up shows the line; none of the releases read here has it).
     Row(
         "failure-recorded-decode", Speaker.SGLANG, Level.ERROR, "decode", b"Failure recorded for room ",
         r"Failure recorded for room (?P<room>\d+): "

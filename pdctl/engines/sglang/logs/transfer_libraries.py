@@ -1,8 +1,8 @@
 """The staging buffer, and the transfer libraries' own lines: mooncake (glog), NIXL, UCX, mori (0.5.13+) and ascend.
 
-Heads are resliced through the staging buffer (0.5.13+, SGLANG_DISAGG_STAGING_BUFFER) when TP widths differ.
+Heads are resliced through the staging buffer (0.5.13+, SGLANG_DISAGG_STAGING_BUFFER) if the TP widths differ.
 
-Of several complaints the first is the cause, the rest echo it.
+Of several errors the first is the cause, and the rest echo it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pdctl.engines.versions import (
 DEBUG = "--log-level debug"
 _ROOM = "1707339780048244443"
 
-# Not in the sets we recorded.
+# Not in the logs we recorded.
 _STAGING = (
     Row(
         "staging-unaligned", Speaker.SGLANG, Level.ERROR, "decode", b"[STAGING] decode prefix length ",
@@ -143,7 +143,7 @@ _STAGING = (
 )  # fmt: skip
 
 
-# Not in the sets we recorded.
+# Not in the logs we recorded.
 _LIBRARIES = (
     Row(
         "mori-transfer-failed", Speaker.SGLANG, Level.ERROR, "prefill", b"Mori ",
@@ -256,7 +256,7 @@ def _row(id: str, literal: str, pattern: str, example: str, cause: str, backend:
     )  # fmt: skip
 
 
-# Not in the sets we recorded (no RDMA device there); the texts are from the libraries' sources and users' reports.
+# Not in the logs we recorded (no RDMA device there); the texts are from the libraries' sources and users' reports.
 COMPLAINTS = (
     _row(
         "mooncake-register-refused", "Failed to register memory ",
