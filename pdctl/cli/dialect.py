@@ -134,7 +134,7 @@ def check(
     spoken = speech(dialects)
     opened = open_logs(logs, stdin=sys.stdin.buffer)
     found = [
-        render.CheckedLog(log.instance, _paths(log), identify(_lines(log), spoken), survey(_lines(log), spoken))
+        render.CheckedLog(log.instance, log.files, identify(_lines(log), spoken), survey(_lines(log), spoken))
         for log in opened
     ]
     stream = term.out()
@@ -193,10 +193,6 @@ def _items(
 def _writes(row: Row, role: RowRole) -> bool:
     """A row without a role is written by both kinds of engine, never by a router."""
     return bool(row.role) or role is not RowRole.ROUTER
-
-
-def _paths(log: Log) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(part.origin or part.path for part in log.parts))
 
 
 def _lines(log: Log) -> Iterator[bytes]:

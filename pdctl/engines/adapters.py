@@ -51,6 +51,11 @@ def speaks(speaker: Speaker, other: Speaker) -> bool:
     return other in (speaker, Speaker.LAUNCHER) or (known is not None and known.shares is other)
 
 
+def speaks_any(speakers: frozenset[Speaker], other: Speaker) -> bool:
+    """Whether a log of one of `speakers` may have lines of `other`."""
+    return other in speakers or any(speaks(speaker, other) for speaker in speakers)
+
+
 def literal(sign: Sign) -> str:
     """The constant part of SGLang's line that proves `sign`."""
     return next(row.literal.decode() for row in life.ROWS if sign in row.proves)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
-from pdctl.engines.adapters import speaks
+from pdctl.engines.adapters import speaks_any
 from pdctl.engines.prefix import Prefix, cut, spell, split
 
 if TYPE_CHECKING:
@@ -68,14 +68,14 @@ class Speech:
         self._by_head = {key: tuple(entries[at] for at in sorted((*own, *floating))) for key, own in places.items()}
 
     def match(self, raw: bytes, speakers: frozenset[Speaker] | None = None) -> Said | None:
-        """The row that this line matches, or None. `speakers`: only rows these write (adapters.speaks); None: any."""
+        """The row that this line matches, or None. `speakers`: only rows these write (speaks_any); None: any."""
         parts = cut(raw)
         line, at = parts.line, parts.at
         message: str | None = None
         for entry in self._by_head.get(line[at : at + HEAD], self._floating):
             if line.find(entry.literal, at) < 0:
                 continue
-            if speakers is not None and not _may_say(speakers, entry.speaker):
+            if speakers is not None and not speaks_any(speakers, entry.speaker):
                 continue
             if message is None:
                 message = line[at:].decode("utf-8", "replace")
@@ -129,10 +129,6 @@ _NAMES = {b"request_id": "request_id", b"uri": "path", b"path": "path", b"method
 
 def _span(text: bytes) -> dict[str, str]:
     return {_NAMES.get(name, "latency_us"): value.decode("ascii") for name, value in _FIELDS.findall(text)}
-
-
-def _may_say(speakers: frozenset[Speaker], speaker: Speaker) -> bool:
-    return speaker in speakers or any(speaks(one, speaker) for one in speakers)
 
 
 KEPT = 20_000  # shapes counted separately; further ones are counted together

@@ -69,6 +69,11 @@ class Journal:
         )
         self.run = with_process(self.run, process)
 
+    def running(self, name: str) -> bool:
+        """Whether the process was started and has not ended, as far as is recorded."""
+        process = self.run.process(name)
+        return process.generation > 0 and process.exit is None
+
     def located(self, name: str, pid: int) -> None:
         self.run = with_process(self.run, dataclasses.replace(self.run.process(name), pid=pid))
         self._save()

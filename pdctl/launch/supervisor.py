@@ -243,7 +243,7 @@ class Supervisor:
     def _restart_due(self) -> None:
         now = self._mailbox.now()
         for instance in [instance for instance, at in self._due.items() if at <= now]:
-            if not any(self._running(spec.name) for spec in self._nodes(instance)):
+            if not any(self._journal.running(spec.name) for spec in self._nodes(instance)):
                 del self._due[instance]
                 self._start(instance)
         for instance in [instance for instance, at in self._mercy.items() if at <= now]:
@@ -269,12 +269,9 @@ class Supervisor:
             self._warned = True
             self._journal.note(EventKind.LIMIT, detail=f"the allocation ends in {ending_reasons.span(left)}")
 
-    def _running(self, name: str) -> bool:
-        return name in self._handles and self._journal.run.process(name).exit is None
-
     def _kill(self, instance: str) -> None:
         for spec in self._nodes(instance):
-            if self._running(spec.name):
+            if self._journal.running(spec.name):
                 self._handles[spec.name].kill()
 
     def _handle(self, message: Message) -> None:
@@ -379,7 +376,7 @@ class Supervisor:
         """End the other nodes of an instance with a dead node: they cannot serve and may hang in a collective."""
         for spec in self._nodes(instance):
             self._reached[spec.name] = {}
-            if self._running(spec.name):
+            if self._journal.running(spec.name):
                 self._mercy[instance] = self._mailbox.now() + MERCY
                 self._handles[spec.name].terminate()
 

@@ -53,23 +53,20 @@ class WindDown:
 
     def _in_flight(self) -> str:
         spec = self._deployment.router
-        if spec is None or not self._running(spec.name):
+        if spec is None or not self._journal.running(spec.name):
             return ""
         count = router_probe.fetch(spec.url, ASK_ROUTER).in_flight
         return f"{count} request{'s' if count > 1 else ''} in flight" if count else ""
 
-    def _running(self, name: str) -> bool:
-        return name in self._handles and self._journal.run.process(name).exit is None
-
     def _stop(self, handles: list[Handle], grace: float) -> None:
-        waiting = [handle for handle in handles if self._running(handle.spec.name)]
+        waiting = [handle for handle in handles if self._journal.running(handle.spec.name)]
         for handle in waiting:
             self._asked[handle.spec.name] = time.time()
             handle.terminate()
         if self._now:
             self._kill(waiting)
         self._await(waiting, 0.0 if self._now else grace)
-        late = [handle for handle in waiting if self._running(handle.spec.name)]
+        late = [handle for handle in waiting if self._journal.running(handle.spec.name)]
         if late:
             self._kill(late)
             self._await(late, AFTER_KILL)
@@ -77,14 +74,14 @@ class WindDown:
     def _await(self, handles: list[Handle], seconds: float) -> None:
         """Handle messages until all of `handles` have ended or time is up; a signal kills every process at once."""
         deadline = self._mailbox.now() + seconds
-        while any(self._running(handle.spec.name) for handle in handles):
+        while any(self._journal.running(handle.spec.name) for handle in handles):
             message = self._mailbox.receive(deadline)
             if message is None:
                 return
             if isinstance(message, Interrupt) and not self._now:
                 self._now = True
-                self._kill(handle for handle in self._handles.values() if self._running(handle.spec.name))
-            elif isinstance(message, Exited) and self._running(message.name):
+                self._kill(handle for handle in self._handles.values() if self._journal.running(handle.spec.name))
+            elif isinstance(message, Exited) and self._journal.running(message.name):
                 self._note_end(message)
 
     def _kill(self, handles: Iterable[Handle]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pdctl.engines.adapters import speaks
+from pdctl.engines.adapters import speaks_any
 from pdctl.engines.base import Level, Row, Speaker
 from pdctl.engines.prefix import cut, split, stamp_of
 from pdctl.engines.speech import Said, Speech
@@ -78,13 +78,9 @@ class CachedSpeech(Speech):
         """As Speech.match, cached: the row that wins among all rows also wins among those of its own speaker."""
         if raw in self._heard:
             said = self._heard[raw]
-            if said is None or speakers is None or _speaks_one_of(speakers, said.row.speaker):
+            if said is None or speakers is None or speaks_any(speakers, said.row.speaker):
                 return said
         found = super().match(raw, speakers)
         if speakers is None and len(self._heard) < MOST_CACHED:
             self._heard[raw] = found
         return found
-
-
-def _speaks_one_of(speakers: frozenset[Speaker], speaker: Speaker) -> bool:
-    return speaker in speakers or any(speaks(one, speaker) for one in speakers)

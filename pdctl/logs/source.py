@@ -60,6 +60,11 @@ class Log:
         """Bytes on disk."""
         return sum(part.size for part in self.parts)
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Paths to open; for a source of a merged stream, the stream itself."""
+        return tuple(dict.fromkeys(part.origin or part.path for part in self.parts))
+
 
 class _Found(NamedTuple):
     """A file that one of the paths denotes, and the log it belongs to."""

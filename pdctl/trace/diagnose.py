@@ -22,7 +22,7 @@ from pdctl.trace.proven_deaths import (
 )
 from pdctl.trace.request_counts import AnsweredRequests
 from pdctl.trace.request_counts import is_counted as counted
-from pdctl.trace.room import MissingEvidence, RoomOutcome
+from pdctl.trace.room import BROKEN, MissingEvidence
 from pdctl.trace.room_events import left_on_purpose
 from pdctl.trace.summaries import room_summaries
 from pdctl.trace.tracer import WHOLE, Tracer
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from pdctl.trace.observed_deployment import ObservedDeployment, ObservedInstance, RouterWorkers
     from pdctl.trace.room import Room, RoomSummary
 
-BROKEN = (RoomOutcome.FAILED, RoomOutcome.HUNG)
 TRACED, FEW = 200, 6  # broken rooms to trace: in small logs, and in large ones, where each costs a scan
 KEPT = 2000  # lines kept per row and instance: the first and the last ones
 # Codes whose error line is a finding by itself, regardless of what happened to any room.

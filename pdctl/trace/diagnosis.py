@@ -188,7 +188,7 @@ def _source(library: Library, deployment: ObservedDeployment, log: Log) -> LogSo
     began = [instant.t for line in lines[:200] if (instant := library.instant(log, line)) is not None]
     return LogSource(
         log.instance, found.kind, identity.role, identity.speaker.value if identity.speaker else "", release(identity),
-        identity.level.value if identity.level else "", files(log), log.size,
+        identity.level.value if identity.level else "", log.files, log.size,
         library.lines(log), len(lines), found.known, min(began, default=None), one.last if one else None, found.said,
     )  # fmt: skip
 
@@ -272,8 +272,3 @@ def _describe_kind(
     if identity.role == "" and known:
         return "no line tells whether it is a prefill or a decode: give its log from the start"
     return ""
-
-
-def files(log: Log) -> tuple[str, ...]:
-    """Paths to open; for a source of a merged stream, the stream itself."""
-    return tuple(dict.fromkeys(part.origin or part.path for part in log.parts))

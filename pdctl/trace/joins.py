@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 
-# Seconds from the router's dispatch to the first line of an engine about the room: the wait before that line is
-# bounded by the bootstrap and transfer timeouts (300 s each by default, sglang 0.5.3 … 0.5.23).
+# Seconds for which a room may stay silent, and an answer is assumed to stream, at most: each wait is bounded by the
+# bootstrap or the transfer timeout (300 s each by default, sglang 0.5.3 … 0.5.23).
 PATIENCE = 330.0
 
 

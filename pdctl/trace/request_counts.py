@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
 from pdctl.engines.sign import Sign
+from pdctl.trace.joins import PATIENCE
 from pdctl.trace.room_events import GENERATES, Conclusion, counts_as_answer, is_abort_notice, is_failure
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from pdctl.trace.joins import JoinableRoom
     from pdctl.trace.observed_deployment import ObservedInstance
 
-LONGEST = 330.0  # seconds an answer is assumed to stream at most
 ANSWERS = frozenset({Sign.REQUEST_ANSWERED, Sign.REQUEST_LEFT})
 COUNTED = ANSWERS | {Sign.STARTED, Sign.READY}
 
@@ -147,9 +147,9 @@ def _cut_answers(around: Sequence[Event], decode: ObservedInstance) -> Iterator[
     known = {event.rid for event in lines if event.rid and event.room}
     for event in lines:
         if event.proves(Sign.REQUEST_CUT) and event.rid not in known and event.t is not None:
-            yield CutAnswer(decode.name, event.t - LONGEST, event.t + 1.0)
+            yield CutAnswer(decode.name, event.t - PATIENCE, event.t + 1.0)
     if _stopped_running(lines, decode) and decode.last is not None:
-        yield CutAnswer(decode.name, decode.last - LONGEST, decode.last + 1.0)
+        yield CutAnswer(decode.name, decode.last - PATIENCE, decode.last + 1.0)
 
 
 def _stopped_running(lines: Sequence[Event], decode: ObservedInstance) -> bool:

@@ -22,6 +22,9 @@ class RoomOutcome(str, Enum):
     UNKNOWN = "unknown"
 
 
+BROKEN = frozenset({RoomOutcome.FAILED, RoomOutcome.HUNG})
+
+
 @dataclass(frozen=True, slots=True)
 class RoomStep:
     """One log line that belongs to the room. row: the dialect row that reads it, "" if it only names the room.

@@ -77,16 +77,21 @@ def find(library: Library, wanted: WantedRoom) -> list[Room]:
 
     A room given by number comes back even if no line names it; otherwise raise NotFoundError if nothing matches.
     """
-    from pdctl.trace import tracer
+    from pdctl.trace.tracer import Tracer
 
+    numbers = _numbers(library, wanted)
+    tracer = Tracer(library)  # one for all of them: it reads what concerns every room once
+    return [tracer.trace(each) for each in numbers]
+
+
+def _numbers(library: Library, wanted: WantedRoom) -> Sequence[int]:
     if wanted.room is not None:
-        return [tracer.trace(library, wanted.room)]
+        return [wanted.room]
     from pdctl.trace import summaries
 
     if wanted.rid is not None:
-        return [tracer.trace(library, summaries.by_rid(library, wanted.rid))]
-    numbers = summaries.slowest(library, wanted.slowest) if wanted.slowest else [summaries.last_failed(library)]
-    return [tracer.trace(library, each) for each in numbers]
+        return [summaries.by_rid(library, wanted.rid)]
+    return summaries.slowest(library, wanted.slowest) if wanted.slowest else [summaries.last_failed(library)]
 
 
 class Field(NamedTuple):

@@ -17,7 +17,7 @@ from pdctl.trace.diagnosis import SourceKind, kind_of
 from pdctl.trace.joins import NO_ATTEMPT
 from pdctl.trace.observed_deployment import ObservedDeployment
 from pdctl.trace.proven_deaths import proven_deaths, shows_death
-from pdctl.trace.room import RoomOutcome, RoomSummary
+from pdctl.trace.room import BROKEN, RoomOutcome, RoomSummary
 from pdctl.trace.room_events import RoomEvents, is_canary, left_on_purpose, rid_of, rooms_of
 from pdctl.trace.tracer import WHOLE, Tracer
 from pdctl.trace.verdict import CLIENT_LEFT, LOG_REQUESTS, TIME_STATS, open_until, outcome, phase_reached
@@ -40,7 +40,6 @@ URGENT = (
 # Causes that need only the room's own lines and the start lines; the others depend on what happened around it.
 CAUSES_BY_KINDS = (client_requests.reused, bootstrap_lookups.crossed)
 LIST = "`pdctl rooms` with the same paths lists the rooms there are"
-BROKEN = (RoomOutcome.FAILED, RoomOutcome.HUNG)
 NO_ROOM = "PD712"
 SEARCHED_FOR_DEATHS = 1 << 28  # bytes of logs up to which all of them are searched for deaths
 DIAGNOSE = "`pdctl diagnose` with the same paths says what happened"

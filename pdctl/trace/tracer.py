@@ -1,4 +1,4 @@
-"""Trace one room: from a library of logs to everything they tell about it."""
+"""Trace rooms: from a library of logs to everything they tell about each."""
 
 from __future__ import annotations
 
@@ -32,11 +32,6 @@ CLOCKS_APART = 2.0  # seconds by which clocks of different hosts are assumed to 
 ROLES = ("router", "prefill", "decode", "")
 
 
-def trace(library: Library, room: int) -> Room:
-    """What the logs tell about `room`. A room that no line names has no events, and nothing about it is known."""
-    return Tracer(library).trace(room)
-
-
 class Surroundings(NamedTuple):
     """What a stretch of the logs holds besides the room: known lines, other rooms, and what follows for all of them."""
 
@@ -60,6 +55,7 @@ class Tracer:
         self._incomplete = frozenset(log.instance for log in routers if library.has_incomplete_lines(log))
 
     def trace(self, room: int) -> Room:
+        """What the logs tell about `room`. If no line names it, it has no events, and nothing about it is known."""
         room_events = gather_room_events(self._library, room)
         around = self._surroundings(room_events)
         joined = around.joins.of(room) if room in around.rooms else NO_ATTEMPT

@@ -20,6 +20,7 @@ from pdctl.trace.causes import (
     stalled_transfers,
 )
 from pdctl.trace.causes.bootstrap_lookups import MOST_NAMED, destinations
+from pdctl.trace.joins import PATIENCE
 from pdctl.trace.observed_deployment import PLACEHOLDER, on_hosts_of_their_own
 from pdctl.trace.room import Cause, MissingEvidence, RoomOutcome
 from pdctl.trace.room_events import is_canary, step_reached
@@ -68,7 +69,6 @@ LOG_REQUESTS = "--log-requests --log-requests-level 0"
 TIME_STATS = "--enable-request-time-stats-logging"
 DEBUG = "--log-level debug"
 NO_LOG = "give its log to trace-room as well"
-GIVEN_UP_WITHIN = 330.0  # seconds after the page list in which a prefill may give up the request that waits for it
 SEVERAL = {
     "requested": "lines of several prefills say they had the request",
     "contacted": "the page list went to several prefills",
@@ -382,11 +382,7 @@ def _given_up(case: Case) -> Iterator[str]:
         return
     named = {event.rid for event in case.around if event.rid and event.room}
     for event in case.around:
-        late = (
-            event.proves(Sign.GAVE_UP_REQUEST)
-            and event.t is not None
-            and span[0] <= event.t <= span[0] + GIVEN_UP_WITHIN
-        )
+        late = event.proves(Sign.GAVE_UP_REQUEST) and event.t is not None and span[0] <= event.t <= span[0] + PATIENCE
         if late and event.instance != met.value and event.rid not in named:
             assert event.t is not None
             yield (

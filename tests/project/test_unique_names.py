@@ -1,7 +1,6 @@
 """One name, one thing: no class name stands for two classes of pdctl, no file name for two files.
 
-A name with two meanings sends whoever looks it up to the wrong place half of the time. DOUBLE_CLASSES lists what is
-still double; a row that has become unique must be taken out, so that the list can only shrink.
+A name with two meanings sends whoever looks it up to the wrong place half of the time.
 """
 
 from __future__ import annotations
@@ -27,9 +26,6 @@ NAMED_AS_VERB = frozenset(
         "rooms.py",
     }
 )
-
-# Still double, and to be renamed: no reason speaks for them.
-DOUBLE_CLASSES = frozenset({"Role"})
 
 
 def class_names() -> Counter[str]:
@@ -57,16 +53,10 @@ def double(names: Counter[str]) -> set[str]:
 def test_a_class_name_stands_for_one_class() -> None:
     found = class_names()
     assert len(found) > 500, "the classes were read"
-    new = double(found) - DOUBLE_CLASSES
-    assert not new, f"choose a name of its own for each: {sorted(new)}"
+    assert not double(found), f"choose a name of its own for each: {sorted(double(found))}"
 
 
 def test_a_file_name_stands_for_one_file() -> None:
     found = file_names()
     assert len(found) > 200, "the files were found"
     assert not double(found), f"choose a name of its own for each: {sorted(double(found))}"
-
-
-def test_what_is_unique_now_is_no_longer_listed() -> None:
-    gone = DOUBLE_CLASSES - double(class_names())
-    assert not gone, f"take out of DOUBLE_CLASSES: {sorted(gone)}"

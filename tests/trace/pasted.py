@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.logs.library import Library
 from pdctl.logs.source import open_logs
-from pdctl.trace.tracer import trace
+from pdctl.trace.tracer import Tracer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,4 +28,4 @@ def library(folder: Path, **files: Iterable[str] | bytes) -> Library:
 
 
 def room(folder: Path, number: int, **files: Iterable[str] | bytes) -> Room:
-    return trace(library(folder, **files), number)
+    return Tracer(library(folder, **files)).trace(number)

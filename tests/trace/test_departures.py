@@ -12,7 +12,7 @@ from pdctl.trace import summaries
 from pdctl.trace.diagnose import diagnose
 from pdctl.trace.room import RoomOutcome
 from pdctl.trace.summaries import room_summaries
-from pdctl.trace.tracer import trace
+from pdctl.trace.tracer import Tracer
 from tests.trace import pasted
 from tests.trace.engines import HOST, at, decode_timed_out, engine, finished, got_info, received, rid, sending
 
@@ -154,8 +154,8 @@ def test_a_canary_that_doctor_left_is_marked_and_not_the_last_that_failed(tmp_pa
     assert summaries.last_failed(library) == ROOM
     (row,) = (one for one in room_summaries(library) if one.canary)
     assert row.code == "PD706"
-    assert "canary" in trace(library, ROOM + 2).notes[0]
-    assert "cuts one short" in trace(library, ROOM + 2).cause.why  # type: ignore[union-attr]
+    assert "canary" in Tracer(library).trace(ROOM + 2).notes[0]
+    assert "cuts one short" in Tracer(library).trace(ROOM + 2).cause.why  # type: ignore[union-attr]
 
 
 def test_a_canary_that_was_left_alone_is_no_failure(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ REFUSED = (
 def test_a_request_that_was_refused_is_nobodys_failure(tmp_path: Path) -> None:
     """The pair's other leg was let go, which says Aborted: an echo."""
     library = pasted.library(tmp_path, router=router(REFUSED), p0=p0(received(50, ROOM, rid(ROOM))), d0=d0())
-    found = trace(library, ROOM)
+    found = Tracer(library).trace(ROOM)
     assert (found.outcome, code(found)) == (RoomOutcome.REFUSED, "PD718")
     assert [(one.outcome, one.code) for one in room_summaries(library)] == [(RoomOutcome.REFUSED, "PD718")]
     told = diagnose(library)
@@ -199,7 +199,7 @@ OVERDUE = (
 def test_an_answer_that_took_longer_than_the_router_waits_is_no_instances_failure(tmp_path: Path) -> None:
     prefill, decode = began(50)
     library = pasted.library(tmp_path, router=router(OVERDUE), p0=p0(*prefill), d0=d0(*decode, closed(60)))
-    found = trace(library, ROOM)
+    found = Tracer(library).trace(ROOM)
     assert (found.outcome, code(found)) == (RoomOutcome.FAILED, "PD719")
     assert found.cause is not None
     assert found.cause.instance == ""
@@ -213,7 +213,7 @@ def test_the_routers_limit_is_no_cause_where_nothing_shows_a_decode_at_work(tmp_
     prefill, decode = began(50)
     ends = [closed(60)] if until == 60 else []
     logs = {"router": router(OVERDUE), "p0": p0(*prefill), "d0": d0(*decode, *ends, until=until)}
-    assert code(trace(pasted.library(tmp_path, **logs), ROOM)) != "PD719"
+    assert code(Tracer(pasted.library(tmp_path, **logs)).trace(ROOM)) != "PD719"
 
 
 def test_a_canary_that_hung_is_what_failed_where_no_user_has(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pdctl.engines.sign import Phase
 from pdctl.logs.library import Library
 from pdctl.logs.source import open_logs
 from pdctl.trace.room import RoomOutcome
-from pdctl.trace.tracer import trace
+from pdctl.trace.tracer import Tracer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +64,7 @@ def pasted(folder: Path, **files: list[str]) -> Room:
         path = folder / f"{name}.log"
         path.write_text("".join(f"{line}\n" for line in lines))
         paths.append(str(path))
-    return trace(Library(open_logs(paths), tz=dt.timezone.utc, index=False), ROOM)
+    return Tracer(Library(open_logs(paths), tz=dt.timezone.utc, index=False)).trace(ROOM)
 
 
 @pytest.mark.parametrize("router", [STARTING, MODE, TARGETS, f"… | {MODE} …", CUT, f"router-0 | {STARTING}"])

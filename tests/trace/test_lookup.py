@@ -8,12 +8,16 @@ import pytest
 
 from pdctl.errors import NotFoundError
 from pdctl.trace import summaries
+from pdctl.trace.room_choice import WantedRoom, find
+from pdctl.trace.tracer import Tracer
 from tests.trace import pasted
 from tests.trace.engines import at, decode_timed_out, engine, got_info, received, rid, sending
 from tests.trace.recordings import library, logs, tracer, truth
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pdctl.logs.library import Library
 
 ROOM = 7707449254856086911
 
@@ -94,6 +98,23 @@ def test_the_slowest_come_slowest_first(tmp_path: Path) -> None:
     found = pasted.library(tmp_path, p0=prefill, d0=decode)
     assert summaries.slowest(found, 2) == (ROOM + 1, ROOM + 2)
     assert summaries.slowest(found, 9) == (ROOM + 1, ROOM + 2, ROOM)
+
+
+def test_the_slowest_share_what_concerns_every_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefill, decode = waits(tmp_path, (100, 20), (340, 300), (200, 40))
+    found = pasted.library(tmp_path, p0=prefill, d0=decode)
+    made = []
+    begin = Tracer.__init__
+
+    def counted(tracer: Tracer, library: Library) -> None:
+        made.append(library)
+        begin(tracer, library)
+
+    monkeypatch.setattr(Tracer, "__init__", counted)
+    assert [room.room for room in find(found, WantedRoom(slowest=1))] == [ROOM + 1]
+    for_one = len(made)
+    assert [room.room for room in find(found, WantedRoom(slowest=3))] == [ROOM + 1, ROOM + 2, ROOM]
+    assert len(made) == 2 * for_one
 
 
 def test_nothing_failed_and_nothing_has_a_time(tmp_path: Path) -> None:

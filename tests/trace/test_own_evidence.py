@@ -12,7 +12,7 @@ from pdctl.trace import summaries
 from pdctl.trace.diagnose import diagnose
 from pdctl.trace.room import RoomOutcome
 from pdctl.trace.summaries import room_summaries
-from pdctl.trace.tracer import trace
+from pdctl.trace.tracer import Tracer
 from tests.trace import pasted
 from tests.trace.engines import at, decode_failed, decode_timed_out, engine, finished, got_info, received, rid, sending
 from tests.trace.recordings import library, logs
@@ -118,7 +118,7 @@ def test_a_room_that_hangs_has_lived_to_the_end_of_its_logs(tmp_path: Path) -> N
     assert (rows[ROOM].seconds, rows[ROOM].at_least) == (1790.0, True)
     assert (rows[OTHER].seconds, rows[OTHER].at_least) == (1.0, False)
     assert summaries.slowest(pasted.library(tmp_path, **files), 1) == (ROOM,)
-    room = trace(pasted.library(tmp_path, **files), ROOM)
+    room = Tracer(pasted.library(tmp_path, **files)).trace(ROOM)
     assert any("3 in its prealloc queue" in line.says for line in room.evidence)
     assert any("1.79e+03 s at least" in note for note in room.notes)
 
@@ -146,7 +146,7 @@ def test_a_room_that_lines_only_quote_is_not_there(tmp_path: Path) -> None:
     )
     answered = f"{at(11)} Answered POST /generate with 400: bootstrap_room={OTHER} is not a number below 2^63"
     found = pasted.library(tmp_path, d0=engine("decode", 30002, 8998, quoted, answered))
-    assert not trace(found, OTHER).events
+    assert not Tracer(found).trace(OTHER).events
     assert not room_summaries(found)
     with pytest.raises(NotFoundError):
         summaries.by_rid(found, "a")

@@ -8,7 +8,7 @@ import pytest
 
 from pdctl.trace.diagnose import diagnose
 from pdctl.trace.room import RoomOutcome
-from pdctl.trace.tracer import trace
+from pdctl.trace.tracer import Tracer
 from tests.trace import pasted
 from tests.trace.engines import at, decode_failed, decode_timed_out, engine, got_info, received, rid, sending
 from tests.trace.recordings import diagnosis, library, logs, truth
@@ -52,7 +52,7 @@ def test_diagnose_names_the_router_and_every_room_it_took_along() -> None:
 
 def test_of_a_room_in_its_hands_no_other_cause_is_made_up() -> None:
     lost = next(int(room) for room, happened in truth(RECORDING).items() if happened["cause"])
-    room = trace(library(logs(RECORDING)), lost)
+    room = Tracer(library(logs(RECORDING))).trace(lost)
     assert room.cause is not None
     assert (room.cause.code, room.cause.instance) == ("PD720", "router")
     assert not room.consequences
@@ -60,7 +60,7 @@ def test_of_a_room_in_its_hands_no_other_cause_is_made_up() -> None:
 
 
 def test_a_published_router_names_no_room_but_its_launcher_names_its_end(tmp_path: Path) -> None:
-    found = trace(published(tmp_path, f"{at(19)} {KILLED}"), ROOM)
+    found = Tracer(published(tmp_path, f"{at(19)} {KILLED}")).trace(ROOM)
     assert found.cause is not None
     assert found.cause.code == "PD720"
     assert found.outcome is RoomOutcome.FAILED
@@ -68,7 +68,7 @@ def test_a_published_router_names_no_room_but_its_launcher_names_its_end(tmp_pat
 
 def test_without_a_line_of_its_end_a_routers_log_that_stops_proves_nothing(tmp_path: Path) -> None:
     logs = published(tmp_path)
-    found = trace(logs, ROOM)
+    found = Tracer(logs).trace(ROOM)
     assert found.cause is None or found.cause.code != "PD720"
     assert not diagnose(logs).deaths
 
@@ -76,14 +76,14 @@ def test_without_a_line_of_its_end_a_routers_log_that_stops_proves_nothing(tmp_p
 @pytest.mark.parametrize("second", [5, 60])
 def test_a_router_that_died_before_the_room_or_after_it_is_no_cause_of_its_end(tmp_path: Path, second: int) -> None:
     logs = published(tmp_path, f"{at(second)} {KILLED}")
-    found = trace(logs, ROOM)
+    found = Tracer(logs).trace(ROOM)
     assert found.cause is None or found.cause.code != "PD720"
     assert [one.code for one in diagnose(logs).deaths] == ["PD720"]
 
 
 @pytest.mark.parametrize("ends", [decode_failed(20, ROOM, "the agent is gone"), decode_timed_out(20, ROOM, 9)])
 def test_what_failed_by_itself_beside_a_routers_death_is_not_laid_to_it(tmp_path: Path, ends: str) -> None:
-    found = trace(published(tmp_path, f"{at(19)} {KILLED}", decode=(ends,)), ROOM)
+    found = Tracer(published(tmp_path, f"{at(19)} {KILLED}", decode=(ends,))).trace(ROOM)
     assert found.cause is None or found.cause.code != "PD720"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from pdctl.trace.room import RoomOutcome
 from pdctl.trace.summaries import room_summaries
-from pdctl.trace.tracer import trace
+from pdctl.trace.tracer import Tracer
 from tests.trace import pasted
 from tests.trace.engines import at, decode_timed_out, engine, got_info, prefill_timed_out, received, sending
 from tests.trace.recordings import library, logs
@@ -24,7 +24,7 @@ RECORDED = "2p1d-missing-ports-info-log-requests-sgl058"  # has the warm-ups of 
 
 def test_a_warm_up_is_no_users_room() -> None:
     recorded = library(logs(RECORDED))
-    room = trace(recorded, 0)
+    room = Tracer(recorded).trace(0)
     assert room.warm_up
     assert room.events
     assert (room.prefill_requested, room.prefill_contacted, room.decode, room.cause) == (None, None, None, None)

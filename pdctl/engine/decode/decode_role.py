@@ -18,7 +18,7 @@ from pdctl.engine.ipc.messages import Drained, Tokens
 from pdctl.engine.kv_link.room_state import Failure, FakeReceiver, KVPoll, http_status
 from pdctl.engine.kvcache.metadata_row import ContextCorruptionError, MetadataRow, believed_row
 from pdctl.engine.scheduler import scheduler_log
-from pdctl.engine.scheduler.role import DRAINING, RequestPlace, Role, shared_failure
+from pdctl.engine.scheduler.role import DRAINING, RequestPlace, SchedulerRole, shared_failure
 
 if TYPE_CHECKING:
     from pdctl.engine.decode.decode_manager import DecodeManager
@@ -33,7 +33,7 @@ log = logging.getLogger("pdctl.engine")
 TIMED_OUT = 0.9
 
 
-class DecodeRole(Role):
+class DecodeRole(SchedulerRole):
     """Reserves the prompt's pages, and room for the answer to begin, before a prefill may write (Admission)."""
 
     def __init__(self, resources: Resources, manager: DecodeManager) -> None:

@@ -140,8 +140,8 @@ def read(text: str) -> tuple[Fault, ...]:
     return tuple(_fault(word.strip()) for word in text.split(";") if word.strip())
 
 
-def words() -> list[str]:
-    """Return the faults this process was given, as shown in /server_info."""
+def asked_for() -> list[str]:
+    """Return what PDCTL_FAULTS asks this process for, one text per fault, as /server_info shows it."""
     return [fault.word for fault in read(os.environ.get(ENV, ""))]
 
 

@@ -97,9 +97,9 @@ async def server_info(request: Request) -> Response:
         "launch_command": shlex.join(masked(sys.orig_argv)),
         "kv_events": None,
     }
-    asked_for = [*instance.args.rehearse, *fault_points.words()]
-    if asked_for:
-        content["pdctl_rehearsal"] = asked_for
+    rehearsed = [*instance.args.rehearse, *fault_points.asked_for()]
+    if rehearsed:
+        content["pdctl_rehearsal"] = rehearsed
     return responses.json(content)
 
 

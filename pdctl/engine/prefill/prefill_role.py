@@ -20,7 +20,7 @@ from pdctl.engine.kv_link.room_state import KVPoll, http_status
 from pdctl.engine.kvcache.metadata_row import MetadataRow
 from pdctl.engine.scheduler import scheduler_log
 from pdctl.engine.scheduler.batch_queues import WaitingQueue
-from pdctl.engine.scheduler.role import DRAINING, RequestPlace, Role, shared_failure
+from pdctl.engine.scheduler.role import DRAINING, RequestPlace, SchedulerRole, shared_failure
 from pdctl.engine.transfer.transport import find
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ log = logging.getLogger("pdctl.engine")
 PATIENCE = 20
 
 
-class PrefillRole(Role):
+class PrefillRole(SchedulerRole):
     """`max_new_tokens` is 1 whatever the client asked for: a prefill only makes the first token."""
 
     def __init__(self, resources: Resources, manager: PrefillManager) -> None:

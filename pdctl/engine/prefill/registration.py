@@ -21,7 +21,7 @@ log = logging.getLogger("pdctl.engine")
 ATTEMPTS = 5
 LONGEST_DELAY = 30.0
 # A server bound to all interfaces is reached on the loopback address of the same family (sglang 0.5.18+).
-WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
 def delay(first: float, attempts: int, jitter: float) -> float:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from pdctl.engine.model.parallel import Groups
     from pdctl.engine.scheduler.rank_mailbox import Mailbox
     from pdctl.engine.scheduler.resources import Req, Resources
-    from pdctl.engine.scheduler.role import Role, RoleSwitch
+    from pdctl.engine.scheduler.role import RoleSwitch, SchedulerRole
     from pdctl.engine.scheduler.scheduler_log import Queues
 
 log = logging.getLogger("pdctl.engine")
@@ -65,7 +65,9 @@ WORTH_A_THREAD = 4e8  # tokens of a pass × bytes of the checkpoint: a pass of s
 class Scheduler:
     """One per rank. Every rank of a TP group runs the same turns; only rank 0 talks to the tokenizer manager."""
 
-    def __init__(self, resources: Resources, role: Role, mailbox: Mailbox, switch: RoleSwitch | None = None) -> None:
+    def __init__(
+        self, resources: Resources, role: SchedulerRole, mailbox: Mailbox, switch: RoleSwitch | None = None
+    ) -> None:
         """`switch`: None if the rank may not switch roles."""
         self._resources = resources
         self._switch = switch

@@ -22,6 +22,7 @@ from pdctl.engine.model.model_runner import resolve_dtype
 from pdctl.engine.model.weights import model_identity
 from pdctl.engine.prefill.prefill_manager import PrefillManager
 from pdctl.engine.prefill.prefill_role import PrefillRole
+from pdctl.engine.prefill.registration import WILDCARDS
 from pdctl.engine.scheduler.role import UnifiedRole
 from pdctl.engine.transfer import select
 from pdctl.engine.transfer.checksum import ChecksumTransport
@@ -37,12 +38,11 @@ if TYPE_CHECKING:
     from pdctl.engine.kvcache.pool_geometry import PoolGeometry
     from pdctl.engine.model.parallel import Groups
     from pdctl.engine.scheduler.resources import Resources
-    from pdctl.engine.scheduler.role import Role
+    from pdctl.engine.scheduler.role import SchedulerRole
     from pdctl.engine.transfer.transport import Transport
 
 QUERY_DP_RANK = "SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK"
 Manager = PrefillManager | DecodeManager
-WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 # A rehearsal on a laptop needs a pool that is quick to pre-touch (1.2 GB/s of page faults) and small beside the model.
 CPU_POOL_BYTES = 96 << 20
 GPU_POOL_SHARE = 0.8
@@ -110,7 +110,7 @@ def manager(
         kv_dtype=str(sizing.dtype).removeprefix("torch."),
         backend=transport.name,
         # sglang: the bootstrap server of several nodes is node 0's.
-        bootstrap_host=dist_address(args)[0] if args.nnodes > 1 else WILDCARDS.get(args.host, args.host),
+        bootstrap_host=dist_address(args)[0] if args.nnodes > 1 else args.host,
         bootstrap_port=args.disaggregation_bootstrap_port,
         http_port=0 if args.node_rank else args.port,  # peers know the instance by node 0's
         model=model_identity(config, args.model_path),
@@ -143,7 +143,7 @@ def manager(
     return made(settings, transport, sizing.geometry, wake, died)
 
 
-def role(resources: Resources, manager: Manager | None) -> Role:
+def role(resources: Resources, manager: Manager | None) -> SchedulerRole:
     if isinstance(manager, PrefillManager):
         return PrefillRole(resources, manager)
     if isinstance(manager, DecodeManager):

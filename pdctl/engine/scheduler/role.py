@@ -61,7 +61,7 @@ class RequestPlace(Protocol):
         """Remove `req`, which must be in it; the caller releases its pages."""
 
 
-class Role(ABC):
+class SchedulerRole(ABC):
     """Owns the queues of one kind of instance. Called by the event loop's thread only."""
 
     def __init__(self, resources: Resources) -> None:
@@ -150,7 +150,7 @@ class Role(ABC):
             self.faults.at(step, req.room)
 
 
-class UnifiedRole(Role):
+class UnifiedRole(SchedulerRole):
     """Prefill goes first, as in sglang; requests retracted for lack of pages go before that."""
 
     def __init__(self, resources: Resources) -> None:
@@ -199,13 +199,13 @@ class UnifiedRole(Role):
 class RoleSwitch:
     """Collective: all ranks of a DP group call `take` for the same order in the same turn."""
 
-    def __init__(self, resources: Resources, become: Callable[[str], Role]) -> None:
+    def __init__(self, resources: Resources, become: Callable[[str], SchedulerRole]) -> None:
         """`become` builds the new role; it raises PdctlError, TransferError or OSError if it cannot."""
         self._resources = resources
         self._become = become
         self._broken = False
 
-    def take(self, order: SwitchRole, role: Role) -> tuple[Role, Switched]:
+    def take(self, order: SwitchRole, role: SchedulerRole) -> tuple[SchedulerRole, Switched]:
         """Return the role from now on, and the leader's answer."""
         refusal = self._agreed(Failure(REFUSED, reason) if (reason := self._obstacle(role)) else None)
         if refusal is not None:
@@ -227,13 +227,13 @@ class RoleSwitch:
         )
         return role, self._answer(order, f"role switch failed; instance unhealthy, restart required: {why}", safe=False)
 
-    def _obstacle(self, role: Role) -> str:
+    def _obstacle(self, role: SchedulerRole) -> str:
         if self._broken:
             return UNHEALTHY
         queues = role.queues()
         return NOT_IDLE if queues.total or queues.draining else ""
 
-    def _turn(self, mode: str) -> tuple[Role | None, Failure | None]:
+    def _turn(self, mode: str) -> tuple[SchedulerRole | None, Failure | None]:
         try:
             return self._become(mode), None
         except PdctlError as error:
@@ -270,7 +270,7 @@ def unpack_failure(numbers: tuple[int, ...]) -> Failure | None:
     return Failure(code, message) if code else None
 
 
-def live_rooms(role: Role) -> list[LiveRoom]:
+def live_rooms(role: SchedulerRole) -> list[LiveRoom]:
     """Return the requests that have not ended or still hold pages, oldest first."""
     rooms = [_live(queue, req) for queue, req in role.members()]
     return sorted(rooms, key=lambda room: -room.age)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pdctl.engine.config.instance_args import ServerArgs
     from pdctl.engine.scheduler.rank_parts import Manager
-    from pdctl.engine.scheduler.role import Role
+    from pdctl.engine.scheduler.role import SchedulerRole
 
 log = logging.getLogger("pdctl.engine")
 
@@ -176,14 +176,14 @@ class Rank:
         switch = RoleSwitch(self._resources, self._become) if self._args.may_switch else None
         Scheduler(self._resources, role, self._mailbox, switch).run()
 
-    def _take_role(self) -> Role:
+    def _take_role(self) -> SchedulerRole:
         if self._manager is not None:
             self._manager.start()
         if isinstance(self._manager, PrefillManager):
             self._await_registration(self._manager)
         return rank_parts.role(self._resources, self._manager)
 
-    def _become(self, mode: str) -> Role:
+    def _become(self, mode: str) -> SchedulerRole:
         """Return another role on the same weights, pool and transport. Raise PdctlError if that fails."""
         if self._manager is not None and not self._manager.release():
             raise PdctlError(f"the KV manager of the {self._args.role} did not let go of the transport in time")

@@ -14,7 +14,8 @@ from pdctl.package_data import data
 from pdctl.render.term import visible
 from pdctl.render.trace import wording
 from pdctl.render.trace.steps import ORDER, StepRow, collapsed, gap_name, gap_row, lanes, named
-from pdctl.render.trace.wording import BROKEN, MARKS, STRAY, describe_wrong_prefill, shortest
+from pdctl.render.trace.wording import MARKS, STRAY, describe_wrong_prefill, shortest
+from pdctl.trace.room import BROKEN
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -223,7 +224,7 @@ def _gap_name(room: Room, rows: Sequence[StepRow], axis: Axis) -> Iterator[str]:
 
 
 def _calm(room: Room) -> str:
-    return "" if room.outcome.value in BROKEN else " calm"
+    return "" if room.outcome in BROKEN else " calm"
 
 
 def _drawn_box(box: Box, prefix: str) -> str:
@@ -302,7 +303,7 @@ def durations(room: Room) -> Iterator[str]:
 def _gap_line(room: Room, rows: Sequence[StepRow]) -> str:
     if room.gap is None:
         return ""
-    calm = "" if room.outcome.value in BROKEN else " calm"
+    calm = "" if room.outcome in BROKEN else " calm"
     return f'<tr class="gap-row{calm}"><td colspan="5">{escaped(gap_name(room, rows))}</td></tr>'
 
 

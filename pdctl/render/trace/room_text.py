@@ -9,7 +9,8 @@ from pdctl.render.columns import prose, table
 from pdctl.render.term import cells, fitted, padded, wrapped
 from pdctl.render.trace import wording
 from pdctl.render.trace.steps import Lanes, collapsed, gap_name, gap_row, named
-from pdctl.render.trace.wording import BROKEN, MARKS, STRAY, Places, describe_wrong_prefill, escape_all
+from pdctl.render.trace.wording import MARKS, STRAY, Places, describe_wrong_prefill, escape_all
+from pdctl.trace.room import BROKEN
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -122,7 +123,7 @@ def _gap(room: Room, rows: Sequence[StepRow], lanes: Lanes, widths: TimelineWidt
     if room.gap is None:
         return []
     shade = term.symbol("░", ":") * BAR
-    colour = "red" if room.outcome.value in BROKEN else "yellow"
+    colour = "red" if room.outcome in BROKEN else "yellow"
     head = f"{' ' * widths.when} {lanes.silent()}"
     name = gap_name(room, rows)
     space = max(TEXT, term.width - widths.when - 1 - lanes.width - 2 * BAR - 2) if term.tty else cells(name)

@@ -119,7 +119,6 @@ MARKS = {
 }
 # Said of the prefill that the decode contacted if the request went to another one.
 STRAY = "has TransferInfo, never got the request"
-BROKEN = frozenset({"failed", "hung"})
 
 
 def describe_wrong_prefill(wrong: WrongPrefill) -> str:

@@ -56,7 +56,7 @@ def test_a_wrong_word_is_named_with_what_may_stand_there(
 def test_nothing_is_armed_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ENV, raising=False)
     assert arm() is None
-    assert fault_points.words() == []
+    assert fault_points.asked_for() == []
     assert fault_points.start_lines() == ()
 
 

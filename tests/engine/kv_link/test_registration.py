@@ -41,7 +41,13 @@ def test_a_server_that_never_comes_is_reported_and_wakes_the_scheduler(caplog: p
 
 @pytest.mark.parametrize(
     ("host", "address"),
-    [("0.0.0.0", "127.0.0.1:8998"), ("::", "[::1]:8998"), ("10.0.0.9", "10.0.0.9:8998"), ("fe80::1", "[fe80::1]:8998")],
+    [
+        ("0.0.0.0", "127.0.0.1:8998"),
+        ("", "127.0.0.1:8998"),
+        ("::", "[::1]:8998"),
+        ("10.0.0.9", "10.0.0.9:8998"),
+        ("fe80::1", "[fe80::1]:8998"),
+    ],
 )
 def test_a_wildcard_host_is_dialled_on_the_loopback_of_its_family(host: str, address: str) -> None:
     assert server_address(replace(PREFILL, bootstrap_host=host, bootstrap_port=8998)) == address

@@ -37,7 +37,7 @@ from pdctl.engine.scheduler import rank_parts
 from pdctl.engine.scheduler.loop import Agreed, Scheduler
 from pdctl.engine.scheduler.rank_parts import Sizing, use_threads
 from pdctl.engine.scheduler.resources import Resources
-from pdctl.engine.scheduler.role import Role
+from pdctl.engine.scheduler.role import SchedulerRole
 from pdctl.engine.scheduler.scheduler_log import Queues
 from tests.engine.kv_link.rig import PATIENCE, Bootstrap, Woken
 
@@ -94,7 +94,7 @@ class Station:
         )
         if self.manager is not None:
             self.manager.start()
-        self.role: Role = rank_parts.role(self.resources, self.manager)
+        self.role: SchedulerRole = rank_parts.role(self.resources, self.manager)
         self.box = Box()
         self.scheduler = Scheduler(self.resources, self.role, self.box)  # type: ignore[arg-type]
         self.scheduler._overlap.threshold = 0  # the test model's passes are too small to be overlapped otherwise
