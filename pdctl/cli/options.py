@@ -1,4 +1,4 @@
-"""Options that several verbs parse alike: times, API keys, patterns."""
+"""Options that several verbs parse alike: durations, API keys, patterns."""
 
 from __future__ import annotations
 

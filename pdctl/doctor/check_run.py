@@ -98,12 +98,15 @@ SGLANG = frozenset({Needs.ENDPOINT, Needs.CANARY})
 EXPLAINED = "explained by "
 SHOWN = 2  # causes named per consequence
 CROWD = 8  # up to this many like findings are listed one by one
+# Causes in ROWS: a decode or the router is sent to a wrong bootstrap, rank or server address, or finds nobody there.
 ADDRESS = ("PD201", "PD202", "PD203", "PD204", "PD205", "PD206", "PD208", "PD209", "PD210", "PD212", "PD219")
+# Prefill and decode differ in a setting, shape or release that they must share, so that their rooms fail.
 UNLIKE = ("PD302", "PD303", "PD304", "PD305", "PD306", "PD308", "PD309", "PD310", "PD311", "PD312", "PD313", "PD315",
           "PD316")  # fmt: skip
 ROLE, DOWN, FAR = "PD301", "PD604", "PD901"
 ROOMS = ("PD701", "PD702", "PD703", "PD708", "PD409")
 NOBODY: frozenset[str] = frozenset()
+# Logs prove that a process, or a thread that every room needs, has ended.
 GONE = ("PD704", "PD705", "PD709", "PD710")
 NETWORK = ("PD401", "PD402", "PD403", "PD404", "PD405", "PD407", "PD408")
 

@@ -218,7 +218,10 @@ class Supervisor:
         return StartStage.READY in self._reached[name]
 
     def _until(self, condition: Callable[[], bool], deadline: float | None = None) -> None:
-        """Handle messages until `condition` holds. Raise Ending at the deadline, on a signal, or on a fatal death."""
+        """Handle messages until `condition` holds. Raise Ending at the deadline, on a signal, or when the run must end.
+
+        By `on_death` a process's death ends the run, restarts its instance or leaves it down, or raises StartOver.
+        """
         while not condition():
             now = self._mailbox.now()
             if deadline is not None and now >= deadline:

@@ -33,8 +33,8 @@ def plan_topology(
 ) -> Plan:
     """The plan of every instance and the router. Raises UsageError for a model config that cannot be used.
 
-    `target`: local (all on this machine) or pools (hosts by pool name); None: what the topology implies. `sites`:
-    the hosts a target has given in place of the plan's.
+    `target`: local (all on this machine), pools (hosts by pool name) or kubernetes (in pods); None: what the
+    topology implies. `sites`: the hosts a target has given in place of the plan's.
     """
     from pdctl.layout.description import describe  # late: a flag-only plan needs nothing of a topology
 

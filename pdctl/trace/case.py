@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from pdctl.trace.room_events import Conclusion, RoomEvents
 
 NEAR = 2.0  # seconds: lines of one failure on one host, each second rounded down
-# The code of a crash, and the codes of mismatches that can cause one: their line is in the traceback.
+# The code of a crash, and the codes of what can cause one: settings that differ, a request without a room. A code
+# belongs in MISMATCH if its error line stands in the traceback or near it and names the reason of the crash.
 CRASH = "PD709"
 MISMATCH = frozenset({"PD302", "PD303", "PD304", "PD306", "PD308", "PD325", "PD712"})
 # Lines in which another process says that this one no longer answers, by the value that holds its address.

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 TRACED, FEW = 200, 6  # broken rooms to trace: in small logs, and in large ones, where each costs a scan
 KEPT = 2000  # lines kept per row and instance: the first and the last ones
-# Codes whose error line is a finding by itself, regardless of what happened to any room.
+# Codes whose error line is a finding by itself, regardless of what happened to any room. A code belongs here if rows
+# carry it as their cause and one such line, at level error or above, proves that something has to be mended.
 STANDING = frozenset(
     {
         "PD204", "PD218", "PD302", "PD303", "PD304", "PD306", "PD308", "PD309", "PD311", "PD315", "PD316", "PD318",
@@ -51,7 +52,8 @@ STANDING = frozenset(
 )  # fmt: skip
 DOWN = "PD604"
 LOUD = (Level.ERROR, Level.CRITICAL)
-# Codes that a room's own failure line or a death already reports; they show up as the cause of the room.
+# Codes that a room's own failure line or a death already reports; they show up as the cause of the room. A code belongs
+# here if counting its lines as effects would say the same thing twice.
 OF_ROOMS = frozenset({"PD706", "PD707", "PD709", "PD715"})
 SHOWN = 12  # unknowns to list at most
 GIVE = "give its log as well"

@@ -62,7 +62,8 @@ ORDER: tuple[Callable[[Case], CauseFinding | None], ...] = (
     client_requests.outlasted,
     client_requests.refused,
 )
-# Causes by which the process that had the room died before the room ended.
+# Causes that end a room even if no line about it says so: a process that had it died or crashed, or prefill and decode
+# do not fit. A code belongs here if a room with this cause and without an end has failed, and does not hang.
 FATAL = frozenset({"PD704", "PD705", "PD720", "PD707", "PD709", "PD302", "PD303", "PD304", "PD306", "PD308"})
 CLIENT_LEFT = "PD706"
 LOG_REQUESTS = "--log-requests --log-requests-level 0"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from tests.cases import for_each
-from tests.project.defined import ROOT
+from tests.project.defined import ROOT, STEP, names
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PDCTL = ROOT / "pdctl"
-NAMED = re.compile(r"`([\w/]+\.py)(?: (\w+))?`")
+NAMED = re.compile(r"`([\w/]+\.py)(?: [\w.]+)?`")
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 # `(engine/cluster/rendezvous.py)`, `pdctl/fleet/` in a comment or docstring: with a directory of the package in front.
 FOLDERS = "|".join(path.name for path in PDCTL.iterdir() if path.is_dir())
@@ -23,29 +27,45 @@ def test_the_page_names_many() -> None:
     assert len(NAMED.findall(table)) > 20
 
 
+def files(path: str) -> list[Path]:
+    """The files a page may mean by `path`: from the root, the package, tools/ or tests/, or from a folder of these."""
+    bases = (ROOT, PDCTL, ROOT / "tools", ROOT / "tests")
+    found = [base / path for base in bases if (base / path).is_file()]
+    return found or [*PDCTL.glob(f"**/{path}"), *(ROOT / "tests").glob(f"**/{path}")]
+
+
+def gone(text: str) -> list[str]:
+    """The files that `text` names and that are not there, and the names it gives that no such file defines."""
+    ours = [path for path in dict.fromkeys(NAMED.findall(text)) if path.rpartition("/")[2] not in FOREIGN]
+    lost = [path for path in ours if not files(path)]
+    steps = [(path, name) for path, name in dict.fromkeys(STEP.findall(text)) if path in ours and path not in lost]
+    return lost + [f"{path} {name}" for path, name in steps if not any(name in names(each) for each in files(path))]
+
+
 @for_each("page", PAGES, ids=lambda page: str(page.name))
-def test_every_file_a_page_names_is_there(page: object) -> None:
-    text = page.read_text(encoding="utf-8")  # type: ignore[attr-defined]
-    gone = []
-    for path, name in dict.fromkeys(NAMED.findall(text)):
-        if path.rpartition("/")[2] in FOREIGN:
-            continue
-        bases = (ROOT, PDCTL, ROOT / "tools", ROOT / "tests")
-        found = [each for base in bases for each in base.glob(path)] or [
-            *PDCTL.glob(f"**/{path}"),
-            *(ROOT / "tests").glob(f"**/{path}"),
-        ]
-        if not found or (
-            name and not any(re.search(rf"\b{name}\b", each.read_text(encoding="utf-8")) for each in found)
-        ):
-            gone.append(f"{path} {name}".strip())
-    assert gone == [], "no such file, or nothing of that name in it"
+def test_every_file_and_name_a_page_names_is_there(page: Path) -> None:
+    assert gone(page.read_text(encoding="utf-8")) == [], "no such file, or it does not define that name"
+
+
+def test_the_pages_name_many_functions() -> None:
+    steps = [step for page in PAGES for step in STEP.findall(page.read_text(encoding="utf-8"))]
+    assert sum("." in name for _, name in steps) > 200
+    assert len(steps) > 400
+
+
+def test_a_lost_file_method_or_name_is_found() -> None:
+    assert gone("`router/dispatch.py Chooser.choose`, `dispatch.py Chooser`, `trace/verdict.py`") == []
+    assert gone("`policy.py Chooser.choose`") == ["policy.py"]
+    assert gone("`dispatch.py Chooser.chose`, `trace/verdict.py THE_ORDER`") == [
+        "dispatch.py Chooser.chose",
+        "trace/verdict.py THE_ORDER",
+    ]
 
 
 def test_every_file_a_comment_names_is_there() -> None:
-    gone = []
+    lost = []
     for source in sorted(PDCTL.rglob("*.py")):
         for path in dict.fromkeys(IN_CODE.findall(source.read_text(encoding="utf-8"))):
             if not (PDCTL / path).is_file():
-                gone.append(f"{source.relative_to(ROOT)}: {path}")
-    assert gone == []
+                lost.append(f"{source.relative_to(ROOT)}: {path}")
+    assert lost == []

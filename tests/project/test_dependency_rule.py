@@ -11,7 +11,7 @@ from tests.cases import for_each
 
 ROOT = Path(__file__).resolve().parents[2] / "pdctl"
 
-# A room may import the rooms listed for it, itself, and the ground floor (errors, lifeline, version).
+# A room may import the rooms listed for it, itself, and the ground floor (GROUND: the modules directly in pdctl/).
 ALLOWED = {
     "cli": {
         "render", "launch", "doctor", "trace", "imports", "switch", "manifests", "fleet", "logs", "catalogue",

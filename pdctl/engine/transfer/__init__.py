@@ -1,1 +1,1 @@
-"""The seam behind which KV bytes move: nixl, shm, fake."""
+"""The seam behind which KV bytes move: nixl, mooncake, shm, fake."""

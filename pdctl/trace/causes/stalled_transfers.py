@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pdctl.logs.event import Event
     from pdctl.trace.observed_deployment import ObservedInstance
 
-# Codes whose lines mean something only next to other lines; other causes look for them.
+# Codes whose lines mean something only next to other lines; other causes look for them. A code belongs here if
+# `cause_logged` must not take such a line as the answer.
 ELSEWHERE = frozenset(
     {"PD205", "PD302", "PD303", "PD304", "PD325", "PD706", "PD707", "PD709", "PD714", "PD715", "PD704"}
 )
