@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import select
+import shlex
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -106,9 +107,24 @@ def unreadable(path: Path | str, error: OSError) -> StorageError:
     what = f"cannot read {path}: {(error.strerror or str(error)).lower()}"
     if error.errno not in (errno.EACCES, errno.EPERM):
         return StorageError(what, "check that the disk it is on can be read")
+    return StorageError(what, as_owner(path) or f"check the permissions of {path}")
+
+
+def as_owner(path: Path | str, command: str = "pdctl …", home: Path | None = None) -> str:
+    """How to run `command` as the user who owns `path`; empty if that is the one who asks.
+
+    `home`: the state directory that user is to look in; None: the current one, if `path` is in it.
+    """
     owner = other_owner(path)
-    who = f"run as its owner, {owner} (sudo -u {owner} pdctl …)," if owner else "run as its owner"
-    return StorageError(what, f"{who} or have it opened to you: chmod -R a+rX")
+    if not owner:
+        return ""
+    if home is None:
+        with contextlib.suppress(UsageError):
+            ours = state_directory(os.environ).absolute()
+            if any(Path(path).absolute().is_relative_to(each) for each in (ours, ours.resolve())):
+                home = ours
+    place = f"env PDCTL_HOME={shlex.quote(str(home))} " if home is not None else ""
+    return f"run as its owner: sudo -u {shlex.quote(owner)} {place}{command}"
 
 
 def other_owner(path: Path | str) -> str:

@@ -155,8 +155,7 @@ def _refused(error: OSError) -> StorageError:
     if isinstance(error.filename, str) and error.errno in (errno.EACCES, errno.EPERM):
         from pdctl import user_files  # imported late: needed only for an error
 
-        owner = user_files.other_owner(error.filename)
-        fix = f"run as its owner, {owner}, or {fix}" if owner else fix
+        fix = user_files.as_owner(error.filename) or fix
     return StorageError(f"{where}{error.strerror or error}", fix)
 
 

@@ -10,7 +10,8 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
-from pdctl.errors import ExitCode, LaunchError, NotReadyError
+from pdctl import user_files
+from pdctl.errors import ExitCode, LaunchError, NotReadyError, StorageError
 from pdctl.launch import credentials, ending_reasons, procfs, storage
 from pdctl.launch.log_tail import last_lines
 from pdctl.launch.run import OVER, Run, RunOutcome, State
@@ -129,7 +130,22 @@ def _crashed(directory: RunDir, run: Run) -> LaunchError:
 
 
 def stop(directory: RunDir, run: Run, force: bool, timeout: float, emit: Callable[[RunEvent], None]) -> Run:
-    """End `run` and return it as it is then. `force` skips the draining. Does nothing to a run that is over."""
+    """End `run` and return it as it is then. `force` skips the draining. Does nothing to a run that is over.
+
+    Raise StorageError if it is another user's.
+    """
+    try:
+        return _stop(directory, run, force, timeout, emit)
+    except PermissionError:
+        owner = user_files.other_owner(directory.path) or "another user"
+        words = f"pdctl down {run.name}{' --force' if force else ''}"
+        fix = user_files.as_owner(directory.path, words, directory.path.absolute().parent.parent)
+        raise StorageError(
+            f"run `{run.name}` is {owner}'s: only its owner can end it", fix or "run as the user who started it"
+        ) from None
+
+
+def _stop(directory: RunDir, run: Run, force: bool, timeout: float, emit: Callable[[RunEvent], None]) -> Run:
     reader = _Reader(directory, emit, run)
     asked = False
     deadline = time.monotonic() + timeout

@@ -18,8 +18,10 @@ import dataclasses
 import fcntl
 import json
 import os
+import shlex
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdctl import user_files
@@ -31,7 +33,6 @@ from pdctl.launch.run import MAY_TELL, NO_LINE, OVER, SCHEMA, Run, RunOutcome, S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 ROLES_FILE = "roles.json"
 LOCK = "lock"
@@ -273,7 +274,8 @@ def runs_of_others() -> tuple[str, ...]:
         with contextlib.suppress(KeyError, ValueError, IndexError):
             owner = pwd.getpwuid(uid).pw_name
             run = words[words.index(SUPERVISOR) + 1]
-            found[run] = f"{owner} runs {run} (pid {pid}): ask as its owner (sudo -u {owner} pdctl …)"
+            home = shlex.quote(str(Path(run).parent.parent))
+            found[run] = f"{owner} runs {run} (pid {pid}): sudo -u {owner} env PDCTL_HOME={home} pdctl …"
     return tuple(found.values())
 
 

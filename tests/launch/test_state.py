@@ -242,8 +242,9 @@ def closed_to_others(folder: Path) -> str:
     folder.chmod(0)
     if os.geteuid() == 0:
         os.chown(folder, 65534, 65534)
-        return f"run as its owner, {pwd.getpwuid(65534).pw_name} (sudo -u"
-    return "run as its owner or have it opened to you: chmod"
+        home = next(each.parent for each in (folder, *folder.parents) if each.name == "runs")
+        return f"run as its owner: sudo -u {pwd.getpwuid(65534).pw_name} env PDCTL_HOME={home} pdctl …"
+    return "check the permissions of "
 
 
 @pytest.mark.parametrize(
@@ -261,10 +262,36 @@ def test_what_another_user_owns_is_not_called_missing(tmp_path: Path, closed: st
     assert f"cannot read {folder}" in done.stderr, done
     assert "permission denied" in done.stderr
     assert owner in done.stderr
+    assert "chmod" not in done.stderr
     assert done.returncode == code
     assert "no run was ever launched" not in done.stderr
     assert "no logs" not in done.stderr
     folder.chmod(0o700)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not procfs.LINUX, reason="starts a process of another user")
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_a_run_of_another_user_is_not_ended_but_said_to_be_theirs(tmp_path: Path, force: tuple[str, ...]) -> None:
+    directory, run, lock = opened(tmp_path)
+    os.close(lock)
+    owner = pwd.getpwuid(65534).pw_name
+    with subprocess.Popen(["setpriv", "--reuid", "65534", "sh", "-c", "echo; read x"], stdin=-1, stdout=-1) as theirs:
+        assert theirs.stdout is not None
+        theirs.stdout.readline()
+        identity = procfs.identity(theirs.pid)
+        directory.save(
+            dataclasses.replace(run, state=State.SERVING, supervisor=theirs.pid, supervisor_started=identity)
+        )
+        os.chown(directory.path, 65534, 65534)
+        command = ["setpriv", "--bounding-set", "-kill", sys.executable, "-m", "pdctl", "down", "blue", *force]
+        env = {**os.environ, "PDCTL_HOME": str(tmp_path)}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout) == (4, "")
+        assert f"run `blue` is {owner}'s: only its owner can end it" in done.stderr
+        again = " ".join(("pdctl down blue", *force))
+        assert f"fix: run as its owner: sudo -u {owner} env PDCTL_HOME={tmp_path} {again}\n" in done.stderr
+        assert theirs.poll() is None
+        theirs.communicate()
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not procfs.LINUX, reason="starts a process of another user")
@@ -275,7 +302,8 @@ def test_runs_that_other_users_supervise_are_named(tmp_path: Path) -> None:
         assert supervisor.stdout is not None
         supervisor.stdout.readline()
         owner = pwd.getpwuid(65534).pw_name
-        said = f"{owner} runs /home/n/runs/green (pid {supervisor.pid}): ask as its owner (sudo -u {owner} pdctl …)"
+        ask = f"sudo -u {owner} env PDCTL_HOME=/home/n pdctl …"
+        said = f"{owner} runs /home/n/runs/green (pid {supervisor.pid}): {ask}"
         assert said in state.runs_of_others()
         with pytest.raises(NotFoundError) as missing:
             state.find_run(tmp_path, None)
