@@ -1,8 +1,12 @@
-"""Host names to addresses within a deadline: the system's resolver has none, and a DNS server may never answer."""
+"""Host names and addresses: look names up within a deadline, and tell which addresses are loopback.
+
+The system's resolver has no deadline, and a DNS server may never answer.
+"""
 
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
 import threading
 import time
@@ -91,6 +95,21 @@ def dial(host: str, port: int, seconds: float) -> socket.socket:
         else:
             return sock
     raise last
+
+
+def parse_ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """An address without its zone, as IPv4 even if a dual-stack socket shows it as IPv6; None if it is none."""
+    try:
+        found = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host`, an address (also in brackets) or a name, is always this machine. No name is looked up."""
+    found = parse_ip(host.strip("[]"))
+    return host.lower() == "localhost" if found is None else found.is_loopback
 
 
 def _run(question: tuple[str, int, int, int], found: Future[list[Address]]) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from pdctl import name_lookup
 from pdctl.engine.kv_link.bootstrap_client import BootstrapClient, BootstrapError
-from pdctl.name_lookup import dial, look_up
+from pdctl.name_lookup import dial, is_loopback, look_up
+from tests.cases import for_each
 
 real = socket.getaddrinfo
 
@@ -30,6 +31,20 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     monkeypatch.setattr(socket, "getaddrinfo", ask)
     yield over
     over.set()
+
+
+LOOPBACK = (
+    "127.0.0.1", "127.0.0.2", "localhost", "LOCALHOST", "::1", "[::1]", "0:0:0:0:0:0:0:1", "::ffff:127.0.0.1",
+)  # fmt: skip
+ELSEWHERE = (
+    "", "0.0.0.0", "::", "[::]", "10.0.0.1", "128.0.0.1", "::ffff:10.0.0.1", "fe80::1%eth0", "localhost.example.com",
+    "127", "node1",
+)  # fmt: skip
+
+
+@for_each(("host", "loopback"), [*((host, True) for host in LOOPBACK), *((host, False) for host in ELSEWHERE)])
+def test_loopback_however_it_is_written(host: str, loopback: bool) -> None:
+    assert is_loopback(host) is loopback
 
 
 def test_a_silent_resolver_is_named_with_the_name(silent: threading.Event) -> None:

@@ -21,8 +21,9 @@ from pdctl.doctor import server_info
 from pdctl.doctor.check import BootstrapPortRow
 from pdctl.engines import numerals
 from pdctl.engines.kinds import RELEASED_ROUTER, ROUTERS, router_kind
-from pdctl.fleet.address import LOOPBACK, PORTS, host_and_port
+from pdctl.fleet.address import PORTS, host_and_port
 from pdctl.fleet.bootstrap_probe import Claim
+from pdctl.name_lookup import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -238,7 +239,7 @@ def address(url: str) -> tuple[str, int]:
 
 def machine(host: str) -> str:
     """A key for the machine: all loopback names map to one, every other host to itself."""
-    return "127.0.0.1" if host in LOOPBACK else host
+    return "127.0.0.1" if is_loopback(host) else host
 
 
 class Shared(NamedTuple):

@@ -10,7 +10,7 @@ from pdctl.doctor.check import Checked, CheckStatus, finding
 from pdctl.doctor.selection import EVERYTHING, weigh
 from pdctl.errors import NotProbedError
 from pdctl.fleet import from_host
-from pdctl.fleet.address import LOOPBACK
+from pdctl.name_lookup import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -120,7 +120,7 @@ def _finding(stake: Stake, reach: Reach, host: str, here: str) -> Finding:
 
 def _fix(stake: Stake, reach: Reach, host: str, here: str) -> str:
     """How to provide what is missing: an address valid on every host, a listener, or a route to it."""
-    if reach.host in LOOPBACK and host != here:
+    if is_loopback(reach.host) and host != here:
         return f"give {stake.instance} by an address that {host} can reach"
     if "refused" in reach.reason:
         return f"run this on {reach.host}: ss -ltn 'sport = :{reach.port}'"

@@ -19,7 +19,6 @@ URL = re.compile(
 )
 PORTS = {"http": 80, "https": 443}
 LAST_PORT = 65535
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class Unanswered(Exception):

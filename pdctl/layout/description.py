@@ -16,6 +16,7 @@ from pdctl.layout.model_config import load
 from pdctl.layout.role_settings import api_key, devices, flag_problems, read, serving, settings
 from pdctl.layout.shape import Caution, Problem, ShapeWords
 from pdctl.layout.workload import MEM_FRACTION, NO_WORKLOAD, Budget, Measured, Nic, TrafficGoal
+from pdctl.name_lookup import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -85,7 +86,7 @@ def _target(topology: Topology, readings: dict[str, RoleReading]) -> str:
 
 def in_pod(router: Router) -> Router:
     """Nobody outside its pod could reach a router that listens on the loopback address."""
-    return router._replace(host="0.0.0.0") if router.host in ("127.0.0.1", "localhost", "::1") else router
+    return router._replace(host="0.0.0.0") if is_loopback(router.host) else router
 
 
 def _gpus_wanted(topology: Topology, readings: dict[str, RoleReading]) -> int:

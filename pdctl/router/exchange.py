@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import http
-import ipaddress
 from typing import TYPE_CHECKING, Protocol
 
 import orjson
+
+from pdctl.name_lookup import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,15 +139,6 @@ class Exchange:
         self.done = True
         self.source = self.on_gone = None
         self._client.finished(self)
-
-
-def is_loopback(address: str) -> bool:
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(found, "ipv4_mapped", None)
-    return (mapped or found).is_loopback
 
 
 def error_body(message: str, kind: str, code: str | int) -> dict[str, dict[str, str | int]]:

@@ -12,6 +12,7 @@ from pdctl.engines import numerals
 from pdctl.engines.adapters import adapter
 from pdctl.engines.routers.router_adapters import SGLANG_ROUTER
 from pdctl.engines.sign import Sign
+from pdctl.name_lookup import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,7 +33,6 @@ POLICIES = {
     "Manual": "manual", "Bucket": "bucket",
 }  # fmt: skip
 WILDCARDS = frozenset({"", "0.0.0.0", "::", "*"})
-LOOPBACKS = frozenset({"127.0.0.1", "localhost", "::1"})
 SEPARATE = (
     "give each process's log by itself, or let the collector name the source: kubectl logs --prefix, stern, docker "
     "compose logs (without --no-log-prefix), journalctl -o json"
@@ -293,7 +293,7 @@ def on_hosts_of_their_own(prefills: Iterable[ListedPrefill]) -> bool | None:
     hosts = [address.host if address is not None else "" for address in (parse_address(one.url) for one in prefills)]
     if not all(_HOST.fullmatch(host) for host in hosts):
         return None
-    return len({"loopback" if host in LOOPBACKS else host for host in hosts}) == len(hosts)
+    return len({"loopback" if is_loopback(host) else host for host in hosts}) == len(hosts)
 
 
 def router_command(deployment: ObservedDeployment) -> str:
@@ -343,7 +343,7 @@ class HostPort(NamedTuple):
 
     @property
     def loopback(self) -> bool:
-        return self.host in LOOPBACKS
+        return is_loopback(self.host)
 
 
 def parse_address(text: str) -> HostPort | None:
@@ -356,7 +356,7 @@ def parse_address(text: str) -> HostPort | None:
 
 
 def same_host(one: str, other: str) -> bool:
-    return one == other or (one in LOOPBACKS and other in LOOPBACKS)
+    return one == other or (is_loopback(one) and is_loopback(other))
 
 
 def is_mixed(log: Log, identity: Identity) -> bool:

@@ -10,7 +10,6 @@ import pytest
 
 from pdctl.deployment_secret import DeploymentSecret
 from pdctl.http_auth import SIGNATURE, TOKEN, sign
-from pdctl.router.exchange import is_loopback
 from tests.router.fleet import fleet
 from tests.router.workers import Worker
 
@@ -82,9 +81,3 @@ def test_without_any_key_only_this_machine_changes_workers(
             assert (await stranger(made))[0] == status
 
     asyncio.run(scenario())
-
-
-def test_which_addresses_are_this_machine() -> None:
-    here = ("127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1")
-    there = ("10.0.0.1", "::ffff:10.0.0.1", "fe80::1%eth0", "", "localhost")
-    assert [is_loopback(address) for address in (*here, *there)] == [True] * 4 + [False] * 5

@@ -11,7 +11,7 @@ from pdctl.doctor.check import Check, Skipped, Unknown, finding, names, shorten_
 from pdctl.doctor.live.router_ports import undecided, unread
 from pdctl.doctor.server_info import ranks, release
 from pdctl.engines.sglang.behaviour import STALE_RANKS_KEPT_BEHIND_A_SERVICE, WILDCARD_REGISTERS_ITSELF
-from pdctl.fleet.address import LOOPBACK
+from pdctl.name_lookup import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -82,8 +82,8 @@ def loopback_by_router(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 def _loopback(facts: Facts, roles: Mapping[str, str]) -> list[Finding] | Skipped:
     hosts = {url: address(url)[0] for url in roles}
-    elsewhere = [url for url, host in hosts.items() if roles[url] == "decode" and host not in LOOPBACK]
-    near = [url for url, host in hosts.items() if roles[url] == "prefill" and host in LOOPBACK]
+    elsewhere = [url for url, host in hosts.items() if roles[url] == "decode" and not is_loopback(host)]
+    near = [url for url, host in hosts.items() if roles[url] == "prefill" and is_loopback(host)]
     if not near or not elsewhere:
         return [] if len(roles) > 1 else Skipped("fewer than two instances")
     named = {plain(engine.endpoint.url): engine.endpoint.name for engine in facts.engines}
@@ -218,7 +218,7 @@ def stale(facts: Facts) -> list[Finding] | Skipped | Unknown:
 def _shared_rank_addresses(claim: Claims, seen: Bootstrap, owners: dict[tuple[str, int], str]) -> Iterator[Finding]:
     """Findings for rank addresses that two prefills list: one of the two lists is stale."""
     for one in seen.ranks:
-        at = f"{machine(claim.host)} {one.ip}" if one.ip in LOOPBACK else one.ip
+        at = f"{machine(claim.host)} {one.ip}" if is_loopback(one.ip) else one.ip
         owner = owners.setdefault((at, one.port), claim.prefill)
         if owner != claim.prefill:
             yield finding(

@@ -12,8 +12,9 @@ from pdctl.doctor.check import Skipped, finding
 from pdctl.doctor.static.server_sources import engines_behind, service_of, written
 from pdctl.engines.kinds import router_kind
 from pdctl.engines.sglang.behaviour import WILDCARD_REGISTERS_ITSELF
-from pdctl.fleet.address import LOOPBACK, bracketed, host_and_port
+from pdctl.fleet.address import bracketed, host_and_port
 from pdctl.manifests.manifest import COMPOSE, SCRIPT
+from pdctl.name_lookup import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -196,7 +197,7 @@ def loopback(servers: Servers) -> Iterator[Finding]:
         for role, listed in (("prefill", router.prefills), ("decode", router.decodes)):
             for each in listed:
                 host, port = host_and_port(each.url)
-                if host not in LOOPBACK or not any(one.role in (role, "decode") for one in elsewhere):
+                if not is_loopback(host) or not any(one.role in (role, "decode") for one in elsewhere):
                     continue
                 found = engines_behind(servers, each.url, router.network)
                 name = found[0].name if found else f"the {role}s"
@@ -299,7 +300,7 @@ def dist_init(servers: Servers) -> Iterator[Finding]:
             continue
         host, called = host_and_port(dist.values[0])[0], host_and_port(claim.listed.url)[0]
         apart = host != called and _ip(host) and _ip(called)
-        if apart and host not in (*LOOPBACK, *WILDCARD) and called not in LOOPBACK:
+        if apart and host not in WILDCARD and not is_loopback(host) and not is_loopback(called):
             yield finding("PD217", claim.name, host, called, [dist.evidence, claim.listed.evidence])
 
 
@@ -389,7 +390,8 @@ def _are_two_addresses(one: Server, other: Server) -> bool:
     hosts = [engine.flags.text("host") if engine.flags.has("host") else LOOPBACK_HOST for engine in (one, other)]
     if None in hosts or any(host in WILDCARD for host in hosts):
         return False
-    first, second = ("127.0.0.1" if host in LOOPBACK else host for host in hosts)
+    # 127.0.0.2 is an address of its own here: both may listen on one port.
+    first, second = (LOOPBACK_HOST if host in ("localhost", "::1") else host for host in hosts)
     return first != second
 
 

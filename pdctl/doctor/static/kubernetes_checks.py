@@ -11,9 +11,10 @@ from pdctl.doctor.check import Skipped, finding, names
 from pdctl.doctor.static.server_sources import engines_behind, service_of, templates, written
 from pdctl.engines.sglang.endpoints import DEFAULT_BOOTSTRAP_PORT as BOOTSTRAP
 from pdctl.engines.sglang.endpoints import DEFAULT_PORT as HTTP
-from pdctl.fleet.address import LOOPBACK, host_and_port
+from pdctl.fleet.address import host_and_port
 from pdctl.manifests.command_lines import program
 from pdctl.manifests.manifest import COMPOSE, PLAIN, SCRIPT, pinned
+from pdctl.name_lookup import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -184,7 +185,7 @@ def dns(servers: Servers) -> Verdict:
 def _has_name(text: str) -> bool:
     """Whether it is an address with a host name: a URL, or host:port with a variable or a letter."""
     host, port = host_and_port(text.split("$(")[0] + "name" + text.rpartition(")")[2] if "$(" in text else text)
-    return port is not None and host not in LOOPBACK and not re.fullmatch(r"[\d.]+|[0-9a-f:]*:[0-9a-f:]*", host)
+    return port is not None and not is_loopback(host) and not re.fullmatch(r"[\d.]+|[0-9a-f:]*:[0-9a-f:]*", host)
 
 
 def copies(servers: Servers) -> Iterator[Finding]:
@@ -386,7 +387,7 @@ def _unpublished(
     if manifest is None:
         return None
     engines = engines_behind(servers, each.url, router.network)
-    if host in LOOPBACK and not engines:
+    if is_loopback(host) and not engines:
         engines = near
     ports = [one.port for one in engines]
     if not engines or None in ports or port in ports:

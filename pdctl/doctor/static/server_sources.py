@@ -16,9 +16,10 @@ from pdctl.engines.kinds import EMBEDDED
 from pdctl.engines.sglang.endpoints import DEFAULT_PORT as HTTP
 from pdctl.engines.versions import resolve
 from pdctl.errors import UsageError
-from pdctl.fleet.address import LOOPBACK, host_and_port
+from pdctl.fleet.address import host_and_port
 from pdctl.manifests.command_lines import Flags, Listed, ServerProgram, in_full, parse, program, worker
 from pdctl.manifests.manifest import COMPOSE, SCRIPT, PlacedWord
+from pdctl.name_lookup import is_loopback
 from pdctl.topology import owned_flags as owned
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def engines_behind(found: Servers, url: str, network: str) -> tuple[Server, ...]
         one = _by_url(found).get(url)
         return () if one is None else (one,)
     host, port = host_and_port(url)
-    if host in LOOPBACK:
+    if is_loopback(host):
         return tuple(one for one in found.engines if one.network == network and one.port == port)
     service = service_of(found.manifest, host)
     if service is not None:

@@ -7,7 +7,6 @@ address it calls from, and the instance's shape is known from its own command li
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import logging
 import time
@@ -19,6 +18,7 @@ import msgspec
 from pdctl.engine.ipc.codec import MALFORMED
 from pdctl.engine.kv_link.bootstrap_client import RankRow, RoomQuery, RoomRank
 from pdctl.http_auth import SIGNATURE, Verifier
+from pdctl.name_lookup import parse_ip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -276,28 +276,19 @@ class RegistrationCheck:
                 return f"{name} rank {index} does not exist: this instance has {size}"
         if sizes[0] * sizes[1] * sizes[2] * sizes[3] > MAX_RANKS:
             return f"dp, cp, tp and pp sizes {sizes} are more than {MAX_RANKS} ranks"
-        if address(row.rank_ip) is None:
+        if parse_ip(row.rank_ip) is None:
             return f"rank_ip {row.rank_ip[:64]!r} is not an IP address"
         return "" if self._verifier is not None else foreign(request, (row.rank_ip,))
 
 
 def foreign(request: BootstrapRequest, known: Iterable[str]) -> str:
     """Return why the sender is a stranger, if it calls neither from this machine nor from a `known` address."""
-    peer = address(request.peer)
-    if peer is None or peer.is_loopback or peer == address(request.own):
+    peer = parse_ip(request.peer)
+    if peer is None or peer.is_loopback or peer == parse_ip(request.own):
         return ""
-    if any(peer == address(one) for one in known):
+    if any(peer == parse_ip(one) for one in known):
         return ""
     return (
         f"{request.peer} may not register {', '.join(sorted(set(known)))[:200] or 'anything'}: a rank registers the "
         "address it calls from (set SGLANG_HOST_IP on that rank, or start the instance with a deployment secret)"
     )
-
-
-def address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return an address without its zone, as IPv4 even if a dual-stack socket shows it as IPv6; None if invalid."""
-    try:
-        found = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return None
-    return getattr(found, "ipv4_mapped", None) or found

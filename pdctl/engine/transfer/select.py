@@ -27,6 +27,7 @@ from pdctl.engine.transfer.transport import (
     require_compatible,
     require_pairs,
 )
+from pdctl.name_lookup import is_loopback
 
 if TYPE_CHECKING:
     import mmap
@@ -70,7 +71,7 @@ def create(backend: str, rank_ip: str, gpu: bool = False, lanes: int = 1) -> Tra
 
     `lanes` is the number of threads that will post.
     """
-    same_host = ipaddress.ip_address(rank_ip).is_loopback
+    same_host = is_loopback(rank_ip)
     bind_ucx(rank_ip)
     if same_host and not gpu and sees_all_processes():
         os.environ.setdefault(TRANSPORTS, "^tcp")  # shared memory carries what cma does not, so nothing has to listen
@@ -127,8 +128,7 @@ def bind_ucx(ip: str) -> None:
     """
     name = interface_of(ip)
     if name and not os.environ.get(NET_DEVICES):
-        loopback = ipaddress.ip_address(ip.partition("%")[0]).is_loopback
-        os.environ[NET_DEVICES] = ",".join([name, *([] if loopback else rdma_ports())])
+        os.environ[NET_DEVICES] = ",".join([name, *([] if is_loopback(ip) else rdma_ports())])
 
 
 def sees_all_processes() -> bool:

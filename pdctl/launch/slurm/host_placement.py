@@ -13,7 +13,7 @@ from pdctl.launch.run import Allocation, RunSeat
 from pdctl.launch.slurm import queue
 from pdctl.layout.hosts import Site
 from pdctl.layout.planner import plan_topology
-from pdctl.name_lookup import look_up
+from pdctl.name_lookup import is_loopback, look_up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pdctl.layout.instance_plan import Plan
     from pdctl.topology.model import Topology
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EVERYWHERE = "0.0.0.0"
 POLL = 2.0  # seconds between two queries of the queue
 
@@ -36,7 +35,7 @@ class Component(NamedTuple):
 
 def clustered(topology: Topology) -> Topology:
     """`topology` with a router that other hosts can reach, unless the topology sets `router.host` itself."""
-    if topology.router.host not in LOOPBACK or "router.host" in topology.spans:
+    if not is_loopback(topology.router.host) or "router.host" in topology.spans:
         return topology
     return topology._replace(router=topology.router._replace(host=EVERYWHERE))
 

@@ -17,9 +17,10 @@ from tests.doctor.written import ENGINE, LAUNCH_ROUTER, PREFILL, doubt, embedded
         (pods(), []),
         (pods(router="--prefill http://localhost:30000 8998 --decode http://decode:30000"), ["the prefills"]),
         (pods(router="--prefill http://prefill:30000 8998 --decode http://[::1]:30000"), ["the decodes"]),
+        (pods(router="--prefill http://127.0.0.2:30000 8998 --decode http://decode:30000"), ["the prefills"]),
         (script(f"{LAUNCH_ROUTER} --pd-disaggregation --prefill http://127.0.0.1:1 2 --decode http://x:1"), []),
     ],
-    ids=["one host", "by name", "prefill", "decode", "nobody known"],
+    ids=["one host", "by name", "prefill", "decode", "127.0.0.2", "nobody known"],
 )
 def test_loopback_is_wrong_only_where_engines_are_elsewhere(facts: Facts, told: list[str]) -> None:
     assert [each.instance for each in found(facts, "PD208")] == told
