@@ -94,11 +94,13 @@ class Journal:
             self.note(EventKind.STORAGE, detail=change)
 
     def _save(self) -> None:
-        """Save the run. A full disk does not end it: its state is kept here and saved when there is space again."""
+        """Save the run. A full disk does not end it: the notice has its state until there is space again."""
         try:
             self.directory.save(self.run)
-            self._unsaved = None
         except OSError as error:
             self._unsaved = error
-            if self.run.outcome is not None:
-                storage.end(self.directory.path, self.run)
+            self._storage.keep(self.run)
+            return
+        if self._unsaved is not None:
+            self._unsaved = None
+            self._storage.saved()

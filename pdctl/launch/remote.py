@@ -14,14 +14,14 @@ from pdctl import user_files
 from pdctl.errors import ExitCode, LaunchError, NotReadyError, StorageError
 from pdctl.launch import credentials, ending_reasons, procfs, storage
 from pdctl.launch.log_tail import last_lines
-from pdctl.launch.run import OVER, Run, RunOutcome, State
+from pdctl.launch.run import OVER, EventKind, Run, RunEvent, RunOutcome, State
 from pdctl.launch.state import SUPERVISOR
 from pdctl.program import command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdctl.launch.run import Allocation, RunEvent
+    from pdctl.launch.run import Allocation
     from pdctl.launch.state import RunDir
 
 POLL = 0.1  # seconds between reads of run.json
@@ -52,9 +52,15 @@ def release(supervisor: subprocess.Popen[bytes]) -> None:
 def await_serving(directory: RunDir, ended: Callable[[], bool], emit: Callable[[RunEvent], None]) -> Run:
     """Pass on every event until the detached run serves. Raise LaunchError or NotReadyError if it ends before.
 
-    `ended`: returns whether its supervisor is gone.
+    `ended`: returns whether its supervisor is gone. A disk that fills is told at once: run.json cannot tell it.
     """
-    reader = _Reader(directory, emit)
+    told = ""
+
+    def tell(event: RunEvent) -> None:
+        if event.detail != told:
+            emit(event)
+
+    reader = _Reader(directory, tell)
     options = reader.run.options
     deadline = time.monotonic() + options.timeout + options.drain + options.grace + MARGIN
     while time.monotonic() < deadline:
@@ -64,10 +70,15 @@ def await_serving(directory: RunDir, ended: Callable[[], bool], emit: Callable[[
             break
         if gone:
             raise _crashed(directory, run)
+        notice = storage.read(directory.path)
+        if notice.lost and not told:
+            told = storage.sentence(notice)
+            emit(RunEvent(notice.since, EventKind.STORAGE, detail=told))
         time.sleep(POLL)
     else:
         name = reader.run.name
-        raise NotReadyError(f"{name}: its supervisor has not said anything for too long", f"pdctl logs {name}")
+        why = f": {told}" if told else ""
+        raise NotReadyError(f"{name}: its supervisor has not said anything for too long{why}", f"pdctl logs {name}")
     if run.state is State.SERVING:
         return run
     raise failure(run.outcome or RunOutcome("it ended without a word", int(ExitCode.FINDINGS)))

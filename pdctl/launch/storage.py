@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from pdctl import user_files
 from pdctl.errors import StorageError
 from pdctl.launch import run
-from pdctl.launch.run import Run, RunOutcome, State  # noqa: TC001 - record.decode evaluates the annotations
+from pdctl.launch.run import Process, Run, RunOutcome, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,8 @@ class Notice:
 
     `since`: when writing began to fail, in seconds since the epoch, 0: it works; `error`: why; `path`: where.
 
-    `crash`: how the supervisor itself failed. `state`, `outcome`: how the run ended, if run.json could not be written.
+    `crash`: how the supervisor itself failed. `state` and what follows: how the run is, or how it ended, while run.json
+    cannot be written; without the processes if they are too many for the reserved bytes.
     """
 
     since: float = 0.0
@@ -51,6 +52,9 @@ class Notice:
     crash: str = ""
     state: State | None = None
     outcome: RunOutcome | None = None
+    supervisor: int | None = None
+    supervisor_started: str = ""
+    processes: tuple[Process, ...] = ()
 
     @property
     def lost(self) -> bool:
@@ -83,21 +87,41 @@ def read(directory: Path) -> Notice:
 
 
 def _encoded(notice: Notice) -> bytes:
-    data = json.dumps(run.encode(notice)).encode()
-    return data[:SIZE].ljust(SIZE - 1) + b"\n" if len(data) < SIZE else b"{}".ljust(SIZE - 1) + b"\n"
+    forms = (notice, dataclasses.replace(notice, processes=()))
+    whole = (json.dumps(run.encode(form), separators=(",", ":")).encode() for form in forms)
+    return next((data for data in whole if len(data) < SIZE), b"{}").ljust(SIZE - 1) + b"\n"
 
 
 def end(directory: Path, run: Run) -> None:
     """Record in the notice how `run` ended, because run.json cannot be written."""
+    write(directory, unsaved(read(directory), run))
+
+
+def unsaved(notice: Notice, run: Run) -> Notice:
+    """`notice` with what run.json should say of `run`."""
     outcome = run.outcome and dataclasses.replace(run.outcome, message=run.outcome.message[:MESSAGE])
-    write(directory, dataclasses.replace(read(directory), state=run.state, outcome=outcome))
+    return dataclasses.replace(
+        notice,
+        state=run.state,
+        outcome=outcome,
+        supervisor=run.supervisor,
+        supervisor_started=run.supervisor_started,
+        processes=run.processes,
+    )
 
 
 def applied(run: Run, notice: Notice) -> Run:
-    """`run` with the end that only the notice has, if there is one."""
-    if notice.state is None:
+    """`run` as the notice has it, if that is newer; an end that run.json has is final."""
+    if notice.state is None or run.state in (State.STOPPED, State.FAILED):
         return run
-    return dataclasses.replace(run, state=notice.state, outcome=notice.outcome)
+    return dataclasses.replace(
+        run,
+        state=notice.state,
+        outcome=notice.outcome,
+        supervisor=notice.supervisor or run.supervisor,
+        supervisor_started=notice.supervisor_started or run.supervisor_started,
+        processes=notice.processes or run.processes,
+    )
 
 
 def try_out(folder: Path) -> None:
@@ -172,14 +196,25 @@ class DiskWatch:
         error = error or unsaved
         before = self.notice
         if error is not None and not before.lost:
-            self.notice = Notice(time.time(), error.strerror or str(error), str(where.resolve()))
+            why = error.strerror or str(error)
+            self.notice = dataclasses.replace(self.notice, since=time.time(), error=why, path=str(where.resolve()))
             write(self._directory, self.notice)
             return sentence(self.notice)
         if error is None and before.lost:
-            self.notice = Notice()
+            self.notice = dataclasses.replace(before, since=0.0, error="", path="")
             write(self._directory, self.notice)
             return f"logs are written again after {time.time() - before.since:.0f} s"
         return ""
+
+    def keep(self, run: Run) -> None:
+        """Keep what run.json should say in the notice, until `saved`."""
+        self.notice = unsaved(self.notice, run)
+        write(self._directory, self.notice)
+
+    def saved(self) -> None:
+        notice = self.notice
+        self.notice = Notice(notice.since, notice.error, notice.path, notice.crash)
+        write(self._directory, self.notice)
 
 
 def sentence(notice: Notice) -> str:

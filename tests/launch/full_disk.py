@@ -1,4 +1,6 @@
-"""What an operator does with a run whose disk is full. In a mount namespace of its own: `full_disk.py FOLDER`.
+"""What an operator does with a run whose disk is full, in a mount namespace: `full_disk.py FOLDER [starting]`.
+
+`starting`: the disk fills while the run starts, not while it serves.
 
 Prints one JSON object. FOLDER becomes a tmpfs of 1 MiB that holds PDCTL_HOME; the topology lies beside it.
 """
@@ -12,14 +14,18 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.cli.shell import Shell
 from tests.launch.conftest import DEADLINE
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 FULL = b"\0" * (2 << 20)
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, starting: bool) -> None:
     disk = folder / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)], check=True)
@@ -31,10 +37,14 @@ def main(folder: Path) -> None:
         done = shell.run(*argv)
         told[name] = [done.returncode, done.stdout, done.stderr]
 
+    directory = disk / "home/runs/blue"
+    if starting:
+        starts(shell, disk, directory, told)
+        json.dump(told, sys.stdout)
+        return
     run("launch", "launch", str(shell.file), "-d", "--no-doctor", "--on-death", "instance")
     try:
         fill(disk / "fill")
-        directory = disk / "home/runs/blue"
         began = time.monotonic()
         while not lost(directory) and time.monotonic() < began + 20:
             time.sleep(0.05)
@@ -64,6 +74,39 @@ def main(folder: Path) -> None:
     json.dump(told, sys.stdout)
 
 
+def starts(shell: Shell, disk: Path, directory: Path, told: dict[str, object]) -> None:
+    file = directory / "run.json"
+    try:
+        launch = shell.start("launch", str(shell.file), "-d", "--no-doctor")
+        await_(lambda: file.exists() and servers_ready(json.loads(file.read_bytes())), "two servers")  # not the router
+        fill(disk / "fill")
+        out, err = launch.communicate(timeout=DEADLINE)
+        told["launch"] = [launch.returncode, out, err]
+        told["run.json"] = json.loads(file.read_bytes())["state"]
+        for name, argv in {"status": ("status",), "ls": ("ls", "-o", "json")}.items():
+            done = shell.run(*argv)
+            told[name] = [done.returncode, done.stdout, done.stderr]
+        (disk / "fill").unlink()
+        await_(lambda: not lost(directory), "space")
+        told["run.json later"] = json.loads(file.read_bytes())["state"]
+        done = shell.run("status")
+        told["status later"] = [done.returncode, done.stdout, done.stderr]
+    finally:
+        shell.run("down", "--force")
+        shell.close()
+
+
+def servers_ready(run: dict[str, list[dict[str, object]]]) -> bool:
+    return len([event for event in run["events"] if event["stage"] == "ready"]) == 2
+
+
+def await_(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not holds():
+        assert time.monotonic() < deadline, f"{what} did not come within {DEADLINE} s"
+        time.sleep(0.02)
+
+
 def fill(file: Path) -> None:
     handle = os.open(file, os.O_WRONLY | os.O_CREAT)
     try:
@@ -88,4 +131,4 @@ def served(router: str) -> list[int]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:] == ["starting"])

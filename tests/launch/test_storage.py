@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ import pytest
 from pdctl.errors import ExitCode, StorageError
 from pdctl.launch import preflight, remote, storage
 from pdctl.launch.journal import Journal
-from pdctl.launch.run import EventKind, RunOutcome, State
+from pdctl.launch.run import EventKind, Process, RunOutcome, State
 from pdctl.launch.run_opening import Opened, open_run
 from pdctl.launch.storage import CrashNotice, Notice
 from tests.cases import for_each
@@ -70,6 +71,25 @@ def test_a_run_on_a_full_disk(tmp_path: Path) -> None:
     assert "being lost" not in told["status of the new one"][1]
 
 
+@pytest.mark.skipif(not can_mount(), reason="no mount namespace here")
+def test_a_disk_that_fills_while_a_run_starts(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    argv = [*MOUNTS, sys.executable, "-m", "tests.launch.full_disk", str(tmp_path), "starting"]
+    done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, timeout=170, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    code, said, progress = told["launch"]
+    assert code == 0, told
+    assert "blue" in said
+    assert progress.count("logs are being lost since ") == 1, progress
+    assert told["run.json"] == "starting"  # the last one that could be written
+    assert told["status"][0] == 0, told["status"]
+    assert "No space left on device" in told["status"][1]
+    assert [(run["state"]) for run in json.loads(told["ls"][1])["runs"]] == ["serving"]
+    assert told["run.json later"] == "serving"
+    assert "being lost" not in told["status later"][1]
+
+
 def test_what_happened_meanwhile_is_saved_when_there_is_space_again(tmp_path: Path) -> None:
     directory, run, lock = opened(tmp_path)
     journal = Journal(directory, run, lambda event: None)
@@ -78,10 +98,16 @@ def test_what_happened_meanwhile_is_saved_when_there_is_space_again(tmp_path: Pa
     draft = directory.path / f".run.json.{os.getpid()}"
     draft.mkdir()  # the draft cannot be written
     journal.note(EventKind.SERVING, detail="http://x")
+    journal.state(State.SERVING)
+    journal.note(EventKind.STAGE, "router")
     assert file.read_bytes() == before
+    meanwhile = directory.load()
+    assert (meanwhile.state, meanwhile.supervisor) == (State.SERVING, os.getpid())
     draft.rmdir()
     journal.look_at_storage()
-    assert [event.kind for event in directory.load().events] == [EventKind.SERVING]
+    assert storage.read(directory.path).state is None
+    assert json.loads(file.read_bytes())["state"] == "serving"
+    assert [event.kind for event in directory.load().events] == [EventKind.SERVING, EventKind.STAGE]
     os.close(lock)
 
 
@@ -108,6 +134,18 @@ def test_the_notice_keeps_its_size_whatever_it_says(tmp_path: Path) -> None:
     assert storage.read(tmp_path).outcome == RunOutcome("m" * 900, code=1)
     (tmp_path / storage.FILE).write_bytes(b"[" * 100_000)
     assert storage.read(tmp_path) == Notice()
+
+
+def test_a_notice_of_many_processes_goes_without_them(tmp_path: Path) -> None:
+    directory, run, lock = opened(tmp_path)
+    os.close(lock)
+    many = tuple(Process(f"decode-{number}", 1000 + number, "s" * 40) for number in range(200))
+    storage.write(directory.path, storage.unsaved(Notice(1.0, "full", "/x"), dataclasses.replace(run, processes=many)))
+    assert storage.read(directory.path).lost
+    assert storage.read(directory.path).state is run.state
+    assert directory.load().processes == run.processes
+    storage.write(directory.path, storage.unsaved(Notice(), dataclasses.replace(run, processes=many[:4])))
+    assert directory.load().processes == many[:4]
 
 
 def test_an_end_that_run_json_cannot_tell_is_told(tmp_path: Path) -> None:
