@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pdctl.engines import vocabulary
+from pdctl.engines.sign import Sign
 from pdctl.log_stream import LogStream
 from pdctl.router import log
 
@@ -30,6 +32,10 @@ def test_what_was_lost_is_told_when_writing_works_again(tmp_path: Path) -> None:
     assert "WARNING 6 lines of this log could not be written since " in lines[2]
     assert lines[2].endswith(": No space left on device")
     assert lines[3:] == ["last", "and no more of it"]
+    said = vocabulary.speech().match(lines[2].encode())
+    assert said is not None
+    assert said.row.proves == (Sign.LINES_LOST,)
+    assert (said.values["lost"], said.values["reason"]) == ("6", "No space left on device")
 
 
 def test_a_line_that_is_no_utf8_is_written(tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ class Sign(str, Enum):
     FOLLOWED_CHILD = "followed-child", "the parent ends itself because a child did"
     DIED = "died", "whoever launched it says that it ended unordered"
     REHEARSED = "rehearsed", "it ends itself because it was told to rehearse that"
+    LINES_LOST = "lines-lost", "`lost` lines before it, the first one at `since`, could not be written to this log"
     ENDED_ITSELF = "ended-itself", "for the `reason` it gives"
     # A router: its workers, and each request.
     WORKERS = "workers", "its list of them: `prefill`, `decode`"

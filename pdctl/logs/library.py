@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines.adapters import speaks
 from pdctl.engines.prefix import cut, spell
+from pdctl.engines.sign import Sign
 from pdctl.engines.vocabulary import speech as shipped
 from pdctl.logs import scan, window
 from pdctl.logs.blocks import LineNumbers
@@ -269,14 +270,22 @@ class Library:
         """Lines whose row has a cause, one of `codes` if any are given; includes echoes; log by log, in file order."""
         return self.said(lambda row: bool(row.cause) and (not codes or row.cause in codes))
 
+    @cached_property
+    def losses(self) -> tuple[Event, ...]:
+        """Lines that report others as lost, of any time: those may be of the period. Searches all logs completely."""
+        return tuple(self._said(lambda row: Sign.LINES_LOST in row.proves))
+
     def said(self, wanted: Callable[[Row], bool]) -> Iterator[Event]:
         """Lines read by the rows that `wanted` accepts, log by log, in file order; searches all logs completely."""
+        return filter(self._counts, self._said(wanted))
+
+    def _said(self, wanted: Callable[[Row], bool]) -> Iterator[Event]:
         for log in self.logs:
             speaker = self.identity(log).speaker
             literals = {row.literal for row in self.speech.rows if wanted(row) and _says(speaker, row)}
             for raw in find(log, sorted(literals)):
                 for event in self._reader(log).known(raw):
-                    if wanted(event.row) and self._counts(event):
+                    if wanted(event.row):
                         yield event
 
     def behind(self, event: Event, size: int) -> Iterator[Behind]:

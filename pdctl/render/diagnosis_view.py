@@ -68,8 +68,8 @@ def _headline(found: Diagnosis, term: Term, zone: dt.tzinfo | None) -> list[str]
         mark, said = MARKS["unknown"], f"these logs do not tell what happened: {why}"
     elif not found.wrong and not found.served:
         mark, said = MARKS["unknown"], f"nothing wrong was found, and nothing shows that it serves: {_unserved(found)}"
-    elif found.lost and not found.wrong:
-        mark, said = MARKS["unknown"], "nothing wrong was found in what was written: lines were lost (see the note)"
+    elif (found.lost or found.lost_lines) and not found.wrong:
+        mark, said = MARKS["unknown"], f"nothing wrong was found in what was written: {_lost(found)}"
     elif not found.wrong:
         mark, said = MARKS["ok"], "nothing wrong was found"
         if found.unread:
@@ -86,6 +86,12 @@ def _headline(found: Diagnosis, term: Term, zone: dt.tzinfo | None) -> list[str]
     sign = term.symbol(mark.symbol, mark.plain)
     began = [each.began for each in found.sources if each.began is not None]
     return [*(term.style(line, mark.style, "bold") for line in prose(term, sign, said)), *_read(found, began, zone)]
+
+
+def _lost(found: Diagnosis) -> str:
+    if not found.lost_lines:
+        return "lines were lost (see the note)"
+    return f"{_count(sum(one.lines for one in found.lost_lines), 'line')} could not be (see below)"
 
 
 def _unserved(found: Diagnosis) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pdctl.logs.event import Event
     from pdctl.trace.attribution import Attribution
     from pdctl.trace.joins import JoinableRoom, Joined
+    from pdctl.trace.lost_lines import LostLines
     from pdctl.trace.observed_deployment import ObservedDeployment, ObservedInstance, RouterWorkers
     from pdctl.trace.request_counts import CutAnswer
     from pdctl.trace.room_events import Conclusion, RoomEvents
@@ -75,6 +76,7 @@ class Case:
         joined: Joined,
         joinable: JoinableRoom | None = None,
         doubts: Sequence[CutAnswer] = (),
+        lost: Sequence[LostLines] = (),
     ) -> None:
         self.room_events = room_events
         self.who = who
@@ -84,6 +86,8 @@ class Case:
         self.warm_up = warm_up(room_events, deployment)
         self.counted = joinable is not None and joinable.done
         self._doubts = doubts
+        span = room_events.span
+        self.lost = tuple(one for one in lost if span is not None and one.may_name(*span))
         self.decode_failed = first_failure(room_events.events, "decode")
         self.prefill_failed = first_failure(room_events.events, "prefill")
 
@@ -155,7 +159,7 @@ class Case:
     def with_requested(self, asked: Conclusion) -> Case:
         """The same case, with `asked` as the prefill that had the request."""
         who = replace(self.who, requested=asked)
-        case = Case(self.room_events, who, self.deployment, self.around, self.joined, None, self._doubts)
+        case = Case(self.room_events, who, self.deployment, self.around, self.joined, None, self._doubts, self.lost)
         case.counted = self.counted
         return case
 

@@ -10,6 +10,7 @@ from pdctl.catalogue.entry import Severity, fill
 from pdctl.engines.base import Level
 from pdctl.trace.case import missed_url
 from pdctl.trace.diagnosis import DeploymentFinding, Diagnosis, EffectLines, RoomTally, SourceKind, read_sources
+from pdctl.trace.lost_lines import lost_lines
 from pdctl.trace.observed_deployment import SEPARATE, parse_address, router_command, sent_address
 from pdctl.trace.proven_deaths import (
     ProvenDeath,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pdctl.logs.event import Event
     from pdctl.logs.library import Library
     from pdctl.trace.diagnosis import Death, LogSource
+    from pdctl.trace.lost_lines import LostLines
     from pdctl.trace.observed_deployment import ObservedDeployment, ObservedInstance, RouterWorkers
     from pdctl.trace.room import Room, RoomSummary
 
@@ -87,13 +89,15 @@ def diagnose(library: Library) -> Diagnosis:
         sum(1 for room in traced if room.outcome in BROKEN), unexplained, served.answered,
         len(left),
     )  # fmt: skip
+    lost = lost_lines(library, library.losses)
     shown = read_sources(library, tracer.deployment)
     untold = unknowns(
-        tracer.deployment, shown, died, [room for room in traced if room.room in unexplained], found, lines
+        tracer.deployment, shown, died, lost, [room for room in traced if room.room in unexplained], found, lines
     )
     empty = library.limits is not None and library.empty
     return Diagnosis(
-        shown, tuple(died), tuple(findings), rest, tally, untold, library.notes, library.limits, empty
+        shown, tuple(died), tuple(findings), rest, tally, untold, library.notes, library.limits, empty,
+        lost_lines=lost,
     )  # fmt: skip
 
 
@@ -293,11 +297,12 @@ def unknowns(
     deployment: ObservedDeployment,
     sources: Sequence[LogSource],
     died: Sequence[Death],
+    lost: Sequence[LostLines],
     unexplained: Sequence[Room],
     rooms: Sequence[RoomSummary],
     lines: Sequence[Event],
 ) -> tuple[MissingEvidence, ...]:
-    found = dict.fromkeys(_unknowns(deployment, sources, died, unexplained, rooms, lines))
+    found = dict.fromkeys(_unknowns(deployment, sources, died, lost, unexplained, rooms, lines))
     return tuple(found)[:SHOWN]
 
 
@@ -305,10 +310,12 @@ def _unknowns(
     deployment: ObservedDeployment,
     sources: Sequence[LogSource],
     died: Sequence[Death],
+    lost: Sequence[LostLines],
     unexplained: Sequence[Room],
     rooms: Sequence[RoomSummary],
     lines: Sequence[Event],
 ) -> Iterator[MissingEvidence]:
+    yield from (one.missing_evidence for one in lost)
     for source in sources:
         if source.kind is SourceKind.MIXED:
             yield MissingEvidence(f"which process wrote which line of {source.instance}", SEPARATE)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pdctl.engines.identify import Identity
     from pdctl.logs.library import Library
     from pdctl.logs.source import Log
+    from pdctl.trace.lost_lines import LostLines
     from pdctl.trace.observed_deployment import ObservedDeployment
     from pdctl.trace.room import Evidence, MissingEvidence
 
@@ -141,7 +142,8 @@ class Diagnosis:
     notes: tuple[str, ...]
     window: tuple[float, float] | None = None  # epoch seconds; lines outside do not count; ±inf: no limit
     empty: bool = False  # no line was written in the window
-    lost: str = ""  # says that lines were lost, since when and why; "" if none were
+    lost: str = ""  # the supervisor's word that lines are being lost, since when and why; "" if it says nothing
+    lost_lines: tuple[LostLines, ...] = ()
 
     @property
     def wrong(self) -> bool:
@@ -168,7 +170,7 @@ class Diagnosis:
 
     @property
     def fine(self) -> bool:
-        return self.told and self.served and not self.wrong and not self.lost
+        return self.told and self.served and not self.wrong and not self.lost and not self.lost_lines
 
     @property
     def unread(self) -> tuple[str, ...]:

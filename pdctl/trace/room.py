@@ -18,7 +18,7 @@ class RoomOutcome(str, Enum):
     HUNG = "hung"  # still waiting when its server was stopped, or when all others had long given up
     ABORTED = "aborted"  # its client left, or gave up through the router, before anything had failed
     REFUSED = "refused"  # the request itself was answered 4xx: nothing in the deployment failed
-    INCOMPLETE = "incomplete"  # the logs end before the room does
+    INCOMPLETE = "incomplete"  # the logs end before the room does, or lack lines around its own
     UNKNOWN = "unknown"
 
 

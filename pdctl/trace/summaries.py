@@ -15,6 +15,7 @@ from pdctl.trace.case import Case
 from pdctl.trace.causes import bootstrap_lookups, client_requests
 from pdctl.trace.diagnosis import SourceKind, kind_of
 from pdctl.trace.joins import NO_ATTEMPT
+from pdctl.trace.lost_lines import lost_lines
 from pdctl.trace.observed_deployment import ObservedDeployment
 from pdctl.trace.proven_deaths import proven_deaths, shows_death
 from pdctl.trace.room import BROKEN, RoomOutcome, RoomSummary
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pdctl.engines.sign import Phase
     from pdctl.logs import all_rooms
     from pdctl.logs.library import Library
+    from pdctl.trace.lost_lines import LostLines
     from pdctl.trace.room import Room
 
 TRACED = 200  # rooms traced in full if the logs are small; a few milliseconds each
@@ -56,13 +58,14 @@ def room_summaries(library: Library) -> tuple[RoomSummary, ...]:
         int, tuple[all_rooms.LineKinds, KindsSummary]
     ] = {}  # keeps the object, so that its id is not reused
     found: dict[int, RoomSummary] = {}
+    lost = lost_lines(library, library.losses)
     for seen in library.rooms():
         if seen.room in tracer.deployment.warm_ups:
             continue
         known = known_kinds.get(id(seen.line_kinds))
         if known is None:
             known = known_kinds[id(seen.line_kinds)] = (seen.line_kinds, _known_of(seen.line_kinds, tracer))
-        found[seen.room] = _listed(seen, known[1])
+        found[seen.room] = _listed(seen, known[1], lost)
     if sum(log.size for log in library.logs) <= WHOLE:
         for summary in _urgent(found.values()):
             room = tracer.trace(summary.room)
@@ -80,11 +83,13 @@ def _known_of(told: all_rooms.LineKinds, tracer: Tracer) -> KindsSummary:
     return summary_of_kinds(told, tracer.deployment)
 
 
-def _listed(seen: all_rooms.RoomSeen, known: KindsSummary) -> RoomSummary:
+def _listed(seen: all_rooms.RoomSeen, known: KindsSummary, lost: Iterable[LostLines]) -> RoomSummary:
     timed = isfinite(seen.first) and isfinite(seen.last)
+    lacking = known.outcome is RoomOutcome.UNKNOWN and any(one.may_name(seen.first, seen.last) for one in lost)
+    ended = RoomOutcome.INCOMPLETE if lacking else known.outcome
     last = seen.last if known.open_until is None else max(seen.last, known.open_until)
     return RoomSummary(
-        seen.room, known.prefill, known.decode, known.phase, last - seen.first if timed else None, known.outcome,
+        seen.room, known.prefill, known.decode, known.phase, last - seen.first if timed else None, ended,
         known.code, seen.first if timed else None, seen.lines, known.canary, known.open_until is not None,
     )  # fmt: skip
 
@@ -194,8 +199,9 @@ def _nothing_failed(library: Library) -> NotFoundError:
     if notes.died:
         names = ", ".join(notes.died)
         return NotFoundError(f"no line names a room that failed, but {names} died", DIAGNOSE)
-    if notes.strange:
-        return NotFoundError(f"no line names a room that failed; {'; '.join(notes.strange)}", DIAGNOSE)
+    if notes.lost or notes.strange:
+        strange = "; ".join((*notes.lost, *notes.strange))
+        return NotFoundError(f"no line names a room that failed; {strange}", DIAGNOSE)
     return NotFoundError("no room failed in these logs", LIST)
 
 
@@ -225,6 +231,7 @@ def _when(event: Event) -> tuple[float, str, int]:
 class ListNotes:
     """died: instances that ended without being told to. quiet: engines that write no line about a healthy room.
 
+    lost: one sentence on each log whose process could not write all of its lines.
     strange: one sentence on each log that was not understood. known: some log is an engine's or a router's, and a line
     was written in the requested time window.
     """
@@ -242,6 +249,7 @@ class ListNotes:
             for one in engines
             if one.identity.level is not Level.DEBUG and not (one.identity.log_requests or one.identity.time_stats)
         )
+        self.lost = tuple(map(str, lost_lines(library, library.losses)))
         found = {log: kind_of(library, log) for log in library.logs}
         self.strange = tuple(
             log.notes[0] if log.notes and not log.size else f"{log.instance}: {one.said}"
@@ -264,7 +272,7 @@ class ListNotes:
                 )
             else:
                 said.append("no line of these logs names a room")
-        return (*said, *self.strange)
+        return (*said, *self.lost, *self.strange)
 
     def of_one(self) -> tuple[str, ...]:
         """Why a room requested by its number may have left no line, even if other rooms did."""
@@ -272,4 +280,4 @@ class ListNotes:
         if self.quiet and not self.died:
             flags = f"{LOG_REQUESTS} or {TIME_STATS}"
             said.append(f"{', '.join(self.quiet)} write no line about a healthy room without {flags}")
-        return (*said, *self.strange)
+        return (*said, *self.lost, *self.strange)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl.trace.attribution import Attribution, attribute
 from pdctl.trace.case import Case, warm_up
 from pdctl.trace.joins import NO_ATTEMPT, PATIENCE, Joins, joinable_rooms
+from pdctl.trace.lost_lines import lost_lines
 from pdctl.trace.observed_deployment import SEPARATE, ObservedDeployment, mixed_logs, parse_address
 from pdctl.trace.request_counts import RequestCounts, cut_answers
 from pdctl.trace.room import Evidence, Lane, MissingEvidence, Room, RoomOutcome, RoomStep, WrongPrefill
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pdctl.logs.event import Event
     from pdctl.logs.library import Library
     from pdctl.trace.joins import JoinableRoom
+    from pdctl.trace.lost_lines import LostLines
     from pdctl.trace.request_counts import CutAnswer
     from pdctl.trace.room_events import Conclusion, RoomEvents
     from pdctl.trace.verdict import Verdict
@@ -40,6 +42,7 @@ class Surroundings(NamedTuple):
     joins: Joins
     counts: RequestCounts | None
     cut_answers: tuple[CutAnswer, ...]
+    lost: tuple[LostLines, ...]
 
 
 class Tracer:
@@ -64,7 +67,9 @@ class Tracer:
         who = Attribution()
         if not warm_up(room_events, deployment):
             who = attribute(room_events, deployment, joined, around.lines, around.rooms, settled)
-        case = Case(room_events, who, deployment, around.lines, joined, around.rooms.get(room), around.cut_answers)
+        case = Case(
+            room_events, who, deployment, around.lines, joined, around.rooms.get(room), around.cut_answers, around.lost
+        )
         verdict = judge(case)
         if verdict.finding is not None and verdict.finding.asked is not None:
             case = case.with_requested(verdict.finding.asked)
@@ -93,13 +98,14 @@ class Tracer:
     def _study(self, lines: Iterable[Event], *, whole: bool, complete: bool = True) -> Surroundings:
         found = in_file_order({(line.place.file, line.place.offset, line.row.id): line for line in lines}.values())
         rooms = joinable_rooms(found, self.deployment)
-        # Counting needs the logs from their beginnings.
-        counts = RequestCounts(found, rooms, (one.name for one in self.deployment.decodes)) if whole else None
-        tried = (
-            possible_attempts(found, self.deployment, self._begins, self._incomplete, whole=whole) if complete else ()
-        )
+        # Counting needs the logs from their beginnings, without a gap.
+        lost = lost_lines(self._library, found)
+        counted = whole and not lost
+        counts = RequestCounts(found, rooms, (one.name for one in self.deployment.decodes)) if counted else None
+        lacking = self._incomplete.union(one.instance for one in lost)
+        tried = possible_attempts(found, self.deployment, self._begins, lacking, whole=whole) if complete else ()
         joins = Joins(rooms, tried, self.deployment, self._slack())
-        return Surroundings(found, rooms, joins, counts, cut_answers(found, self.deployment.decodes))
+        return Surroundings(found, rooms, joins, counts, cut_answers(found, self.deployment.decodes), lost)
 
     def _slack(self) -> float:
         urls = [one.url for starts in self.deployment.history for router in starts for one in router.prefills]

@@ -62,6 +62,13 @@ ORDER: tuple[Callable[[Case], CauseFinding | None], ...] = (
     client_requests.outlasted,
     client_requests.refused,
 )
+# Those that follow from what a log does not say, so not from a log that lacks lines.
+FROM_SILENCE = frozenset(
+    {
+        missing_legs.full, missing_legs.leg_missing, missing_legs.unannounced, stalled_transfers.hung,
+        stalled_transfers.never_completed,
+    }
+)  # fmt: skip
 # Causes that end a room even if no line about it says so: a process that had it died or crashed, or prefill and decode
 # do not fit. A code belongs here if a room with this cause and without an end has failed, and does not hang.
 FATAL = frozenset({"PD704", "PD705", "PD720", "PD707", "PD709", "PD302", "PD303", "PD304", "PD306", "PD308"})
@@ -87,7 +94,8 @@ class Verdict(NamedTuple):
 def judge(case: Case) -> Verdict:
     if case.warm_up:
         return Verdict(None, None, (), "")
-    found = [finding for check in ORDER if (finding := check(case)) is not None]
+    checks = [check for check in ORDER if not (case.lost and check in FROM_SILENCE)]
+    found = [finding for check in checks if (finding := check(case)) is not None]
     if not found:
         return Verdict(None, None, (), "")
     first, *rest = found
@@ -129,7 +137,8 @@ def outcome(
     pending = _pending(case, rooms)
     if pending is not None:
         return RoomOutcome.HUNG, pending
-    return (RoomOutcome.INCOMPLETE, None) if _log_ends_early(case) else (RoomOutcome.UNKNOWN, None)
+    lacking = _log_ends_early(case) or bool(case.lost and case.room_events.events)
+    return (RoomOutcome.INCOMPLETE if lacking else RoomOutcome.UNKNOWN), None
 
 
 def goes_on(case: Case, ended: RoomOutcome) -> bool:
@@ -191,6 +200,8 @@ def _pending(case: Case, rooms: Mapping[int, JoinableRoom]) -> Event | None:
             left = event.values.get("left", "0")
             if any(rid in event.values.get("rids", "") for rid in case.room_events.rids.get(name, ())):
                 return event
+            if case.lost:
+                continue
             open_rooms = [one.room for one in rooms.values() if one.decode == name and not (one.done or one.failed)]
             if left.isdigit() and left == str(len(open_rooms)) and case.room_events.room in open_rooms:
                 return event
@@ -229,6 +240,8 @@ def missing_evidence(case: Case, outcome: RoomOutcome, fix: str) -> tuple[Missin
 
 def _missing_evidence(case: Case, outcome: RoomOutcome, fix: str) -> Iterator[MissingEvidence]:
     who, deployment = case.who, case.deployment
+    if outcome is not RoomOutcome.OK:
+        yield from (one.missing_evidence for one in case.lost)
     for role, instances in (("prefill", deployment.prefills), ("decode", deployment.decodes)):
         if not instances:
             yield MissingEvidence(f"no {role}'s log is here", NO_LOG)

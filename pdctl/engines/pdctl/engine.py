@@ -1,6 +1,7 @@
 """pdctl's own engine: what it logs besides SGLang's lines, of which it writes those that name a room at INFO.
 
-LAUNCHER_ROWS: what `pdctl launch` adds to the log of a process it watches, an engine or a router of any kind.
+LAUNCHER_ROWS: lines that any log may have: what `pdctl launch` adds to the log of a process it watches, an engine or a
+router of any kind, and what pdctl's own processes say of lines they could not write.
 """
 
 from __future__ import annotations
@@ -405,5 +406,14 @@ LAUNCHER_ROWS = (
         "process-left", Speaker.LAUNCHER, Level.INFO, "", b" left with exit code ",
         r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+) left with exit code (?P<code>\d+)",
         "[2026-11-21 19:44:33] pdctl: decode-0 generation 1 left with exit code 0",
+    ),
+    # Of log_stream.py, in which engines and the router write alike.
+    Row(
+        "lines-lost", Speaker.LAUNCHER, Level.WARNING, "", b" of this log could not be written since ",
+        r"(?P<lost>\d+) lines? of this log could not be written since "
+        r"(?P<since>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d): (?P<reason>.*)",
+        "[2026-11-23 16:02:11.204] WARNING 173 lines of this log could not be written since 2026-11-23 16:01:58: No "
+        "space left on device",
+        proves=(Sign.LINES_LOST,),
     ),
 )  # fmt: skip
