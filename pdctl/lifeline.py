@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import threading
 from typing import TYPE_CHECKING
+
+from pdctl.errors import limit_reached
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +55,10 @@ def is_pipe(fd: int) -> bool:
 
 
 def hold(on_cut: Callable[[], None] | None = None) -> None:
-    """Leave (exit 1, at once) as soon as the starter is gone. A no-op for a process started by hand."""
+    """Leave (exit 1, at once) as soon as the starter is gone. A no-op for a process started by hand.
+
+    Where no thread can be started, say so and leave (exit 4): an unwatched process could outlive its starter.
+    """
     for fd in inherited_fds():
 
         def wait(fd: int = fd) -> None:
@@ -67,4 +73,13 @@ def hold(on_cut: Callable[[], None] | None = None) -> None:
             finally:
                 os._exit(1)
 
-        threading.Thread(target=wait, name="lifeline", daemon=True).start()
+        try:
+            threading.Thread(target=wait, name="lifeline", daemon=True).start()
+        except RuntimeError as error:
+            reached = limit_reached(error)
+            if reached is None:
+                raise
+            if on_cut is not None:
+                on_cut()
+            sys.stderr.write(f"error: {reached.message}\n  fix: {reached.fix}\n")
+            sys.exit(reached.exit_code)

@@ -19,6 +19,8 @@ from pdctl.launch.state import describe_ended, find_run, home
 from pdctl.render import answer, term
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pdctl.render.answer import AnswerSource
 
 TIMEOUT = 600.0  # seconds without a single byte
@@ -48,7 +50,7 @@ def command(
     echo "The capital of France" | pdctl ask --raw --max-tokens 8
     pdctl ask --url http://127.0.0.1:8000 Hello -v
     """
-    text = _of_stdin() if prompt in (None, [], ["-"]) else " ".join(prompt or ())  # accept a sentence without quotes
+    text = _of_stdin() if prompt in (None, [], ["-"]) else _of_words(prompt or ())
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise UsageError("the prompt is not UTF-8", "type it in a UTF-8 locale (LC_ALL=C.UTF-8), or pipe UTF-8 text in")
     if not text:
@@ -72,6 +74,11 @@ def command(
 def _of_stdin() -> str:
     """Standard input decoded as UTF-8, whatever the locale."""
     return sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
+
+
+def _of_words(words: Sequence[str]) -> str:
+    """The words as one sentence, which needs no quotes; their bytes decoded as UTF-8, whatever the locale."""
+    return os.fsencode(" ".join(words)).decode("utf-8", "surrogateescape")
 
 
 def _source(name: str | None, url: str | None, key_env: str) -> tuple[AnswerSource, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import shlex
 import time
@@ -10,15 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl import __version__
-from pdctl.errors import LaunchError
+from pdctl.errors import ExitCode, LaunchError, PdctlError, limit_reached
 from pdctl.launch import credentials, deployment_plan, ending_reasons, preflight, storage
-from pdctl.launch.run import Process, Run
+from pdctl.launch.run import OVER, Process, Run, RunOutcome, State
 from pdctl.launch.state import RunDir, check_name, home
 from pdctl.layout import plan_document
 from pdctl.user_files import expanded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pdctl.launch.deployment import Deployment, LaunchOptions
     from pdctl.launch.runtime import Obstacle
@@ -109,6 +111,24 @@ def open_run(
         storage.prepare(directory.path)
         directory.save(run)
     return Opened(directory, run, lock)
+
+
+@contextlib.contextmanager
+def failing(opened: Opened) -> Iterator[None]:
+    """Record that the run failed if an error leaves the block before a supervisor has taken it over."""
+    try:
+        yield
+    except (PdctlError, OSError, RuntimeError, MemoryError, KeyboardInterrupt) as error:
+        directory = opened.directory
+        run = directory.load()
+        if run.supervisor is None and run.state not in OVER:
+            known = error if isinstance(error, PdctlError) else limit_reached(error)
+            message = known.message if known is not None else str(error) or "interrupted"
+            code = known.exit_code if known is not None else ExitCode.FINDINGS
+            outcome = RunOutcome(f"it could not be started: {message}", int(code))
+            credentials.forget(directory.path)
+            directory.save_end(dataclasses.replace(run, state=State.FAILED, outcome=outcome))
+        raise
 
 
 def _elsewhere(directory: RunDir) -> bool:

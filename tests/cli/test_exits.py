@@ -227,6 +227,17 @@ def test_a_prompt_is_utf_8_whatever_the_locale_says() -> None:
         assert done.returncode == code
 
 
+def test_a_prompt_on_the_command_line_is_utf_8_whatever_the_locale_says() -> None:
+    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for prompt, code, said in (("Käse".encode(), 4, "connection refused"), (b"K\xe4se", 2, "the prompt is not UTF-8")):
+        done = subprocess.run(
+            [sys.executable, "-m", "pdctl", "ask", "--url", "http://127.0.0.1:9", prompt], env=ascii_only,
+            capture_output=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert said in done.stderr.decode(), done
+        assert done.returncode == code
+
+
 def test_a_yaml_document_is_utf_8_whatever_the_locale_says(tmp_path: Path) -> None:
     server = "python3 -m sglang.launch_server --model-path /models/Größe --disaggregation-mode"
     script = tmp_path / "start.sh"

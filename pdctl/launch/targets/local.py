@@ -13,7 +13,7 @@ from pdctl.errors import LaunchError
 from pdctl.fleet import listeners
 from pdctl.launch import deployment_plan, preflight, procfs, remote
 from pdctl.launch.process import RUN, ChildProcess, start
-from pdctl.launch.run_opening import open_ordered
+from pdctl.launch.run_opening import failing, open_ordered
 from pdctl.launch.supervisor import Supervisor
 from pdctl.launch.targets.target import DryRun
 from pdctl.lifeline import Lifeline
@@ -46,11 +46,12 @@ class LocalTarget:
     def launch(self, display: Display) -> RunOutcome | None:
         runtime = LocalRuntime(self._order.name or self._deployment.name, os.environ)
         opened = open_ordered(self._order, self.plan, self._deployment, preflight.check)
-        display.opened(opened.directory, opened.run)
-        if self._order.detached:
-            _leave_running(opened, display)
-            return None
-        outcome = Supervisor(opened.directory, opened.run, runtime, display.event).run()
+        with failing(opened):
+            display.opened(opened.directory, opened.run)
+            if self._order.detached:
+                _leave_running(opened, display)
+                return None
+            outcome = Supervisor(opened.directory, opened.run, runtime, display.event).run()
         os.close(opened.lock)
         return outcome
 
