@@ -242,6 +242,12 @@ def machine(host: str) -> str:
     return "127.0.0.1" if is_loopback(host) else host
 
 
+def endpoint_key(url: str) -> tuple[str, int]:
+    """Machine and port of a URL: equal for two spellings of one address."""
+    host, port = address(url)
+    return machine(host), port
+
+
 class Shared(NamedTuple):
     """One address to probe, and every prefill it is claimed for, with the sources that claim it."""
 

@@ -86,7 +86,11 @@ class CheckStatus(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`instance`: "" for the deployment as a whole. `fix`: one line to paste. `suppressed`: the reason, or ""."""
+    """`instance`: "" for the deployment as a whole. `fix`: one line to paste. `suppressed`: the reason, or "".
+
+    seen: from when to when log lines or records show it, in seconds since the epoch; None: it is so now, and since when
+    is not known.
+    """
 
     code: str
     slug: str
@@ -98,6 +102,7 @@ class Finding:
     evidence: tuple[str, ...]
     fix: str
     suppressed: str = ""
+    seen: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -97,6 +98,9 @@ DIALLED = frozenset({"PD218", "PD604", "PD901", "PD902"})  # decided without any
 SGLANG = frozenset({Needs.ENDPOINT, Needs.CANARY})
 EXPLAINED = "explained by "
 SHOWN = 2  # causes named per consequence
+CLOCKS = 2.0  # seconds by which the times of a recorded end and of a log line, some without fractions, may differ
+NOTICED = 30.0  # seconds after which health checks say what requests have met before
+LASTING = 60.0  # seconds for which a line about a passing state explains what follows
 CROWD = 8  # up to this many like findings are listed one by one
 # Causes in ROWS: a decode or the router is sent to a wrong bootstrap, rank or server address, or finds nobody there.
 ADDRESS = ("PD201", "PD202", "PD203", "PD204", "PD205", "PD206", "PD208", "PD209", "PD210", "PD212", "PD219")
@@ -272,6 +276,7 @@ class CauseReach(str, Enum):
     """Which instance a cause must concern to explain a consequence."""
 
     SAME = "same"  # the same instance
+    PREFILL = "prefill"  # the prefill of a failed pair of the consequence's instance, a decode
     PAIR = "pair"  # the other side of a failed pair of the consequence's instance
     ANY = "any"
 
@@ -293,7 +298,8 @@ ROWS: tuple[ExplanationRow, ...] = (
     ExplanationRow("PD201", (ROLE,), CauseReach.SAME),
     ExplanationRow("PD202", (ROLE, "PD204"), CauseReach.SAME),
     ExplanationRow("PD205", (ROLE, DOWN, FAR, "PD204"), CauseReach.SAME),
-    ExplanationRow("PD205", (DOWN, "PD202", "PD203", "PD206"), CauseReach.ANY),
+    ExplanationRow("PD205", (DOWN,), CauseReach.PREFILL),
+    ExplanationRow("PD205", ("PD202", "PD203", "PD206"), CauseReach.ANY),
     ExplanationRow("PD409", (DOWN, FAR), CauseReach.ANY),
     ExplanationRow("PD209", (ROLE, DOWN, FAR, "PD204", "PD212", "PD217"), CauseReach.SAME),
     ExplanationRow("PD210", (DOWN, FAR, "PD709"), CauseReach.SAME),
@@ -301,6 +307,7 @@ ROWS: tuple[ExplanationRow, ...] = (
     ExplanationRow("PD216", (DOWN, FAR, "PD603"), CauseReach.ANY),
     ExplanationRow("PD601", (DOWN, FAR), CauseReach.SAME),
     ExplanationRow("PD601", (ROLE, *ADDRESS, *UNLIKE, "PD610"), CauseReach.ANY),
+    ExplanationRow("PD602", (DOWN,), CauseReach.SAME),
     ExplanationRow("PD602", (DOWN, FAR, "PD603", "PD216"), CauseReach.ANY),
     ExplanationRow("PD603", (DOWN, FAR), CauseReach.SAME),
     ExplanationRow("PD902", (FAR, "PD602", "PD903", "PD904"), CauseReach.ANY),
@@ -325,7 +332,7 @@ ROWS_OF = {row.effect: [other for other in ROWS if other.effect == row.effect] f
 def fold(findings: Iterable[Finding], facts: Facts) -> tuple[Finding, ...]:
     """Causes first, by severity and then by code; then the findings they explain."""
     ordered = sorted(_crowds(list(findings)), key=lambda one: (ORDER.index(one.severity), one.code))
-    web = Explanations(ordered, _peers(facts))
+    web = Explanations(ordered, _peers(facts), facts)
     causes = [web.causes(one) for one in ordered]
     return (
         *(one for one, found in zip(ordered, causes, strict=True) if not found),
@@ -368,11 +375,13 @@ class Explanations:
     thousands of instances are down, there would be millions of pairs of cause and effect.
     """
 
-    def __init__(self, findings: Iterable[Finding], peers: Mapping[str, frozenset[str]]) -> None:
+    def __init__(self, findings: Iterable[Finding], peers: Mapping[str, frozenset[str]], facts: Facts) -> None:
         self._peers = peers
+        self._router_silent = facts.router is not None and not facts.router.reached
+        self._prefills = {endpoint.name for endpoint in facts.endpoints if endpoint.role == "prefill"}
         self._by_code: dict[str, list[Finding]] = {}
         self._by_place: dict[tuple[str, str], list[Finding]] = {}
-        self._shared: dict[tuple[str, frozenset[str]], Mapping[int, Finding]] = {}
+        self._shared: dict[SharedKey, Mapping[int, Finding]] = {}
         for one in findings:
             if not one.suppressed:
                 self._by_code.setdefault(one.code, []).append(one)
@@ -380,21 +389,24 @@ class Explanations:
 
     def causes(self, effect: Finding) -> RootCauses:
         rows = ROWS_OF.get(effect.code, ())
-        near = [row for row in rows if row.reach is not CauseReach.ANY]
-        return RootCauses(self._roots(self._at((effect.instance,), near)), self._elsewhere(effect, rows))
+        near = [row for row in rows if row.reach in (CauseReach.SAME, CauseReach.PAIR)]
+        return RootCauses(self._roots(self._at((effect.instance,), near), effect), self._elsewhere(effect, rows))
 
     def _elsewhere(self, effect: Finding, rows: Sequence[ExplanationRow]) -> Mapping[int, Finding]:
         """Causes at the other sides of its instance's pairs, at the deployment as a whole, or anywhere."""
-        pairs = [row for row in rows if row.reach is CauseReach.PAIR]
+        if effect.code == "PD602" and effect.seen is None and self._router_silent:
+            return {}  # engines that are down make a router unready, not silent
+        far = (CauseReach.PAIR,) if effect.instance in self._prefills else (CauseReach.PAIR, CauseReach.PREFILL)
+        pairs = [row for row in rows if row.reach in far]
         peers = self._peers.get(effect.instance, NOBODY) if pairs else NOBODY
-        key = (effect.code, peers)
+        key = SharedKey(effect.code, peers, effect.seen)
         if key not in self._shared:
             found = [*self._at(peers, pairs)]
             for row in rows:
                 anywhere = row.reach is CauseReach.ANY
                 for code in row.causes:
                     found += self._by_code.get(code, ()) if anywhere else self._by_place.get((code, ""), ())
-            self._shared[key] = self._roots(found)
+            self._shared[key] = self._roots(found, effect)
         return self._shared[key]
 
     def _at(self, instances: Iterable[str], rows: Sequence[ExplanationRow]) -> Iterator[Finding]:
@@ -403,18 +415,44 @@ class Explanations:
             for code in (code for row in rows for code in row.causes):
                 yield from self._by_place.get((code, place), ())
 
-    def _roots(self, causes: Iterable[Finding]) -> Mapping[int, Finding]:
-        """Those of `causes` that nothing explains, then what explains the others. ROWS has no cycles."""
+    def _roots(self, causes: Iterable[Finding], effect: Finding) -> Mapping[int, Finding]:
+        """Those of `causes` that nothing explains, then what explains the others. ROWS has no cycles.
+
+        Left out are those that were not so when `effect` was seen.
+        """
         roots: dict[int, Finding] = {}
         behind: dict[int, Mapping[int, Finding]] = {}
         for one in causes:
+            if not _coincides(one, effect):
+                continue
             found = self.causes(one)
             if not found:
                 roots[id(one)] = one
             behind.update((id(some), some) for some in (found.own, found.shared))
         for some in behind.values():
-            roots.update(some)
+            roots.update((key, one) for key, one in some.items() if _coincides(one, effect))
         return roots
+
+
+class SharedKey(NamedTuple):
+    """What decides which causes elsewhere explain a finding."""
+
+    code: str
+    peers: frozenset[str]
+    seen: tuple[float, float] | None
+
+
+def _coincides(cause: Finding, effect: Finding) -> bool:
+    """Whether `cause` was so when `effect` was seen: not if it came later, or its lines tell of a moment long past."""
+    if cause.seen is None:
+        return True
+    began, ended = cause.seen
+    momentary = cause.code in logs.PASSED and math.isfinite(ended)
+    if effect.seen is None:
+        return not momentary  # the live checks say themselves what is so now
+    if math.isinf(ended):
+        return began <= effect.seen[1] + CLOCKS
+    return began <= effect.seen[1] + NOTICED and not (momentary and effect.seen[0] > ended + LASTING)
 
 
 def _name_and_groups(instance: str) -> Iterator[str]:

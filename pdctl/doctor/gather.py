@@ -138,7 +138,9 @@ def _host(request: Request, facts: Facts, engines: tuple[ObservedEngine, ...]) -
 
     local = facts.plan is not None and facts.plan.target == "local"
     ports = {port.port for one in (facts.plan.instances if facts.plan and local else ()) for port in one.ports}
-    ports |= {address(one.endpoint.url)[1] for one in engines if not one.info and _loopback(one.endpoint.url)} - {0}
+    ports |= {address(one.endpoint.url)[1] for one in engines if not one.info and _loopback(one.endpoint.url)}
+    router = _router_url(request)
+    ports = (ports | ({address(router)[1]} if router and _loopback(router) else set())) - {0}
     found = probe_host(ports, request.environ, engines=engines, packages=True, own=request.own, folders=request.folders)
     request.progress(Progress("this host", 1, 1))
     return found
@@ -199,15 +201,14 @@ def _answered(library: Library, enough: int) -> int:
 
 
 def count_signatures(events: Iterable[Event]) -> tuple[SignatureLine, ...]:
-    """One line per instance and code: the first, with the number of such lines.
+    """One line per instance, code and worker it is about: the first, with the number of such lines.
 
     Left out are echoes, which name effects, lines caused by doctor's own canaries, and children that ended because
     their parent was ordered to stop.
     """
     from pdctl.logs.starts_and_ends import is_ordered_end  # late: a static run reads no log
 
-    kept: dict[tuple[str, str], SignatureLine] = {}
-    began: dict[tuple[str, str], float] = {}
+    kept: dict[tuple[str, str, str], SignatureLine] = {}
     orders: dict[str, Event] = {}
     for event in events:
         if event.proves(Sign.ORDERED_TO_END):
@@ -216,18 +217,21 @@ def count_signatures(events: Iterable[Event]) -> tuple[SignatureLine, ...]:
             continue
         if is_ordered_end(event, orders.get(event.instance)):
             continue
-        key = (event.instance, event.row.cause)
+        about = event.values.get("url", "")
+        key = (event.instance, event.row.cause, about)
         first = kept.get(key)
-        if event.t is not None:
-            began.setdefault(key, event.t)
         if first is not None:
+            at = first.at if first.at is not None else event.t
             kept[key] = replace(
                 first,
                 count=first.count + 1,
                 room=first.room if first.room is not None else event.room,
-                seconds=first.seconds if event.t is None else max(first.seconds, event.t - began[key]),
+                at=at,
+                seconds=first.seconds if event.t is None or at is None else max(first.seconds, event.t - at),
             )
         else:
             text = event.text.strip()[:CUT]
-            kept[key] = SignatureLine(event.instance, event.row.cause, str(event.place), text, event.room)
+            kept[key] = SignatureLine(
+                event.instance, event.row.cause, str(event.place), text, event.room, about=about, at=event.t
+            )
     return tuple(kept.values())

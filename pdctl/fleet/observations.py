@@ -240,7 +240,8 @@ class Ended:
     """How a process of the run ended, as its supervisor recorded it. `ours`: pdctl itself ended it.
 
     words: "was killed by SIGKILL …". at: seconds since the epoch. lines: those of its log that may explain it. log:
-    that file. untold: a sentence that no line does and where to look, or "".
+    that file. untold: a sentence that no line does and where to look, or "". next: when it is restarted, as a clause
+    ("; restarts in 1.3 s"), or "".
     """
 
     instance: str
@@ -250,6 +251,7 @@ class Ended:
     log: str = ""
     lines: tuple[str, ...] = ()
     untold: str = ""
+    next: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,8 +361,10 @@ class HeldRequests:
 class SignatureLine:
     """A line of a run's log recognised by a signature of the catalogue, the first of `count` in that log.
 
-    seconds: from the first to the last of them. answered: the number of requests the instance answered with 200 since
-    it last became ready, counted only as far as it matters for the code.
+    about: the URL of the worker that a router's line names, "" if the line is about the instance itself. at: when the
+    first was written, in seconds since the epoch; None: it has no time. seconds: from the first to the last of them.
+    answered: the number of requests the instance answered with 200 since it last became ready, counted only as far as
+    it matters for the code.
     """
 
     instance: str
@@ -371,3 +375,5 @@ class SignatureLine:
     count: int = 1
     seconds: float = 0.0
     answered: int = 0
+    about: str = ""
+    at: float | None = None

@@ -324,7 +324,8 @@ def ended(run: Run, directory: RunDir) -> tuple[Ended, ...]:
             log=str(directory.current_log(one.name)),
             lines=(lines := ending_reasons.reasons(directory, one, ending_reasons.TAIL)),
             untold="" if lines else ending_reasons.no_last_lines(directory, one, one.exit),
+            next=_restart_planned(run, spec),
         )
-        for one in run.processes
-        if one.exit is not None
+        for spec in run.deployment.specs
+        if (one := run.process(spec.name)).exit is not None
     )

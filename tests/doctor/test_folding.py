@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from graphlib import TopologicalSorter
 
 from pdctl.catalogue.book import ENTRIES
+from pdctl.catalogue.entry import Needs, Severity
 from pdctl.doctor import check_run
 from pdctl.doctor.check import Facts, Finding, finding
+from pdctl.fleet.observations import Ended, Holder, SignatureLine
+from tests.cases import for_each
 from tests.doctor.fixtures import recorded as real
 from tests.doctor.fixtures.live import queued, swapped_roles
 from tests.doctor.fixtures.recorded import canaried, healthy
@@ -72,6 +76,77 @@ def test_open_breakers_are_an_effect() -> None:
     assert folded(facts) == [("PD604", "prefill-0", False), ("PD601", "prefill-0", True)]
 
 
+STOPPED_ROUTER = Holder(4711, "python3 -m pdctl.router", "router", stopped=True)
+NOW = 1_795_000_000.0
+
+
+def silent_router(facts: Facts) -> Facts:
+    return real.routed(facts, reached=False, reason="no answer within 4.8 s", ready=None, workers=None, kind="")
+
+
+def test_a_stopped_router_is_named_as_stopped_and_no_engine_explains_its_silence() -> None:
+    facts = real.at_host(silent_router(real.down(healthy(), "prefill-1")), stopped=(STOPPED_ROUTER,))
+    found = {(one.code, one.instance): one for one in check_run.run(facts).findings}
+    assert found["PD604", "router"].fix == "kill -CONT 4711"
+    assert found["PD604", "router"].headline == "router does not answer: its process (pid 4711) is stopped"
+    assert found["PD602", "router"].evidence[0] == "explained by PD604 instance-down at router"
+
+
+def test_a_killed_router_is_named_with_its_recorded_end() -> None:
+    ended = Ended("router", "was killed by SIGKILL", NOW, log="router.log", next="; restarts in 1.3 s")
+    facts = real.change(silent_router(real.down(healthy(), "prefill-1")), ended=(ended,))
+    found = {(one.code, one.instance): one for one in check_run.run(facts).findings}
+    said = found["PD604", "router"]
+    assert said.headline == "router is not running: it was killed by SIGKILL; restarts in 1.3 s"
+    assert said.severity is Severity.ERROR
+    assert found["PD602", "router"].evidence[0] == "explained by PD604 instance-down at router"
+
+
+def test_a_router_that_is_silent_for_an_unknown_reason_is_not_explained_by_an_engine() -> None:
+    facts = silent_router(real.down(healthy(), "prefill-1"))
+    assert ("PD602", "router", False) in folded(facts)
+
+
+def of_line(code: str, instance: str, at: float, about: str = "") -> SignatureLine:
+    return SignatureLine(instance, code, f"{instance}.log:7", "what it wrote", None, about=about, at=at)
+
+
+def test_a_line_of_the_router_about_a_worker_is_a_finding_about_that_worker() -> None:
+    facts = real.logged(of_line("PD604", "router", NOW, real.URLS["prefill-1"]))
+    (found,) = [one for one in check_run.run(facts).findings if one.code == "PD604"]
+    assert found.instance == "prefill-1"
+    assert found.headline.startswith("the log of router has a line that means instance down of prefill-1, at ")
+    assert ("PD602", "router", False) in folded(silent_router(facts))
+
+
+def test_a_line_about_one_instance_explains_nothing_at_another() -> None:
+    line = of_line("PD604", "router", NOW, real.URLS["decode-0"])
+    facts = real.change(real.silent(healthy(), "prefill-1"), logs=(line,), asked=(*healthy().asked, Needs.LOG))
+    assert ("PD205", "prefill-1", False) in folded(facts)
+
+
+@for_each(
+    ("cause_at", "explains"),
+    [(NOW, True), (NOW + 20, True), (NOW + 43, False), (NOW - 50, True), (NOW - 300, False)],
+)
+def test_a_line_explains_only_what_was_seen_at_its_time(cause_at: float, explains: bool) -> None:
+    line = of_line("PD604", "router", cause_at, real.URLS["prefill-1"])
+    facts = real.logged(line, of_line("PD715", "router", NOW), names=("router",))
+    assert ("PD715", "router", explains) in folded(facts)
+
+
+def test_an_end_does_not_explain_what_was_seen_before_it_nor_through_what_it_explains() -> None:
+    """PD706 follows from PD205, and that from PD604: still not if the instance died later."""
+    dead = real.down(healthy(), "prefill-1")
+    ended = Ended("prefill-1", "was killed by SIGKILL", NOW + 43, log="prefill-1.log")
+    unreachable = dataclasses.replace(of_line("PD205", "decode-0", NOW), seconds=60.0, count=9)
+    for at, explained in ((NOW, False), (NOW + 60, True)):
+        lines = (unreachable, of_line("PD706", "prefill-0", at))
+        facts = real.change(dead, ended=(ended,), logs=lines, asked=(*dead.asked, Needs.LOG))
+        (found,) = [one for one in check_run.run(facts).findings if one.code == "PD706"]
+        assert any("PD604" in line for line in found.evidence) is explained
+
+
 def test_roles_come_before_what_follows_from_them() -> None:
     assert [one[:2] for one in folded(swapped_roles()) if not one[2]] == [("PD301", "prefill-1"), ("PD301", "decode-0")]
 
@@ -90,8 +165,6 @@ def test_an_accepted_cause_explains_nothing() -> None:
 def test_a_crowd_with_one_fix_is_one_finding_that_names_them() -> None:
     facts = real.change(healthy(), router=None)
     one: Finding = check_run.run(real.null(healthy(), "prefill-0", "prefill-1")).findings[0]
-    import dataclasses
-
     many = [dataclasses.replace(one, instance=f"prefill-{number}") for number in range(20)]
     (told,) = check_run.fold(many, facts)
     assert told.instance == ""
@@ -108,9 +181,8 @@ def test_thousands_of_servers_that_are_down_are_told_in_time_that_grows_with_the
         facts, found = healthy(), []
         for number in range(servers):
             name = f"prefill-{number}"
-            found += [
-                finding(code, name, observed="refused", host=name, port=1, look=name) for code in ("PD604", "PD205")
-            ]
+            told = (finding(code, name, observed="refused") for code in ("PD604", "PD409"))
+            found += [dataclasses.replace(one, fix=name) for one in told]
         count = 0
 
         def counted(_frame: object, event: str, _arg: object) -> None:
@@ -123,7 +195,7 @@ def test_thousands_of_servers_that_are_down_are_told_in_time_that_grows_with_the
         finally:
             sys.setprofile(None)
         assert len(told) == 2 * servers
-        named = "explained by PD604 instance-down at prefill-1, PD604 instance-down at prefill-0 and"
+        named = "explained by PD604 instance-down at prefill-0, PD604 instance-down at prefill-1 and"
         assert told[servers + 1].evidence[0] == f"{named} {servers - 2} more"
         return count
 

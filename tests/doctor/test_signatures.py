@@ -68,6 +68,22 @@ def test_refusals_are_judged_against_what_was_answered(
     assert any(line.endswith("these are exceptions") for line in one.evidence) is (severity == "info")
 
 
+def test_a_line_about_a_worker_is_kept_apart_with_its_worker_and_its_time(tmp_path: Path) -> None:
+    line = "[2026-11-23 17:23:{}.000] WARNING Worker {} http://127.0.0.1:3000{} not routed to: connection refused\n"
+    rows = [(1, "prefill", 1), (4, "decode", 2), (31, "prefill", 1)]
+    (tmp_path / "router.log").write_text(
+        "[2026-11-23 17:20:00.000] pdctl: router generation 1: python3 -m pdctl.router --port 8000\n"
+        + "".join(line.format(f"{second:02}", role, port) for second, role, port in rows)
+    )
+    kept = gather(Request(depth=Depth.STATIC, logs=(str(tmp_path),))).logs
+    assert [(one.about, one.count, one.seconds) for one in kept] == [
+        ("http://127.0.0.1:30001", 2, 30.0),
+        ("http://127.0.0.1:30002", 1, 0.0),
+    ]
+    assert kept[1].at is not None
+    assert kept[0].at == kept[1].at - 3
+
+
 def test_what_was_read_is_known() -> None:
     facts = read("2p1d-healthy-info-sgl0523")
     assert facts.logged == ("decode0", "prefill0", "prefill1", "router")

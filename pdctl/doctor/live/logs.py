@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue import book
 from pdctl.catalogue.entry import Needs, Severity
+from pdctl.doctor.bootstrap_ports import endpoint_key
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 
 if TYPE_CHECKING:
@@ -34,7 +37,12 @@ ROOMS = Skipped("no single line names it: pdctl trace-room decides it room by ro
 
 def signature(entry: Entry, facts: Facts) -> list[Finding] | Skipped | Unknown:
     """The lines that name the code. None is an answer only for a code that logs decide and that has a signature."""
-    found = [_finding_of_line(entry, line) for line in facts.logs if line.code == entry.code]
+    named = {endpoint_key(endpoint.url): endpoint.name for endpoint in facts.endpoints}
+    found = [
+        _finding_of_line(entry, line, named.get(endpoint_key(line.about), line.about) if line.about else line.instance)
+        for line in facts.logs
+        if line.code == entry.code
+    ]
     if found or (Needs.LOG in entry.needs and entry.code in _signed()):
         return found
     return ROOMS if Needs.LOG in entry.needs else UNSEEN
@@ -57,7 +65,8 @@ def _is_rare(line: SignatureLine) -> bool:
     return is_of_set_up(line.code) and line.answered > 0 and (line.count <= FEW or line.count * OFTEN <= line.answered)
 
 
-def _finding_of_line(entry: Entry, line: SignatureLine) -> Finding:
+def _finding_of_line(entry: Entry, line: SignatureLine, subject: str) -> Finding:
+    """The finding about `subject`: the instance that wrote the line, or the worker that a router's line is about."""
     times = f"{line.count} times" if line.count > 1 else "once"
     rare = _is_rare(line)
     seen = f"seen {times}" + (f" within {line.seconds:.0f} s" if line.count > 1 else "")
@@ -67,7 +76,7 @@ def _finding_of_line(entry: Entry, line: SignatureLine) -> Finding:
     )
     found = finding(
         entry.code,
-        line.instance,
+        subject,
         observed=f"{line.text:.{SHOWN}}",
         expected="no such line",
         evidence=tuple(filter(None, (f"{line.place}: {line.text}", seen, answered))),
@@ -78,8 +87,17 @@ def _finding_of_line(entry: Entry, line: SignatureLine) -> Finding:
     said = entry.slug.replace("-", " ")
     lines = f"{line.count} lines that mean" if line.count > 1 else "a line that means"
     headline = f"the log of {line.instance} has {lines} {said}"
+    if subject != line.instance:
+        headline += f" of {subject}"
+        headline += f", at {_time(line.at)}" if line.at is not None else ""
+        headline += f" to {_time(line.at + line.seconds)}" if line.at is not None and line.seconds >= 1 else ""
     fix = f"pdctl trace-room {line.room}" if line.room is not None else found.fix
-    return replace(found, headline=headline, fix=fix)
+    when = (-math.inf, math.inf) if line.at is None else (line.at, line.at + line.seconds)
+    return replace(found, headline=headline, fix=fix, seen=when)
+
+
+def _time(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at))
 
 
 def collected(facts: Facts) -> list[Finding] | Skipped | Unknown:

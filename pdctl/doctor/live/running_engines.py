@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -59,9 +60,7 @@ def down(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD604: its host answers but it does not, or it listens but is silent; and how it ended, if that is known."""
     ended = {one.instance: one for one in facts.ended}
     return [
-        _ended_instance(engine.endpoint.name, ended[engine.endpoint.name])
-        if engine.endpoint.name in ended
-        else _down(engine)
+        ended_instance(ended[engine.endpoint.name]) if engine.endpoint.name in ended else _down(engine)
         for engine in facts.engines
         if not engine.reached and engine.asked and not _elsewhere(engine)
     ] or _read_each(facts)
@@ -71,7 +70,7 @@ def recorded(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD604: the run has ended, and its supervisor recorded how each process ended. Nothing is left to probe."""
     if facts.depth is not Depth.STATIC or not facts.ended:
         return Skipped("no run that ended")
-    return [_ended_instance(one.instance, one) for one in facts.ended]
+    return [ended_instance(one) for one in facts.ended]
 
 
 def _down(engine: ObservedEngine) -> Finding:
@@ -85,8 +84,9 @@ def _down(engine: ObservedEngine) -> Finding:
     )
 
 
-def _ended_instance(name: str, ended: Ended) -> Finding:
+def ended_instance(ended: Ended) -> Finding:
     """The end that its supervisor recorded. If pdctl ended the process, that is no fault of the process."""
+    name = ended.instance
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended.at))
     tail = [f"{name} | {line}" for line in ended.lines]
     told = [ended.untold] if ended.untold else []
@@ -99,7 +99,8 @@ def _ended_instance(name: str, ended: Ended) -> Finding:
         severity=Severity.INFO if ended.ours else None,
         look=f"tail -n 50 {ended.log}",
     )
-    return replace(found, headline=f"{name} is not running: it {ended.words}")
+    headline = f"{name} is not running: it {ended.words}{ended.next}"
+    return replace(found, headline=headline, seen=(ended.at, math.inf))
 
 
 def stopped(facts: Facts) -> list[Finding] | Skipped | Unknown:
@@ -107,26 +108,29 @@ def stopped(facts: Facts) -> list[Finding] | Skipped | Unknown:
     if facts.host is None:
         return Unknown("this host was not looked at")
     return [
-        _stopped(engine, who) for engine in facts.engines if not engine.info and (who := _held_up(facts.host, engine))
+        held_up(engine.endpoint.name, engine.reason, who)
+        for engine in facts.engines
+        if not engine.info and (who := stopped_processes(facts.host, engine.endpoint.name, engine.endpoint.url))
     ] or _read_each(facts)
 
 
-def _held_up(host: Host, engine: ObservedEngine) -> list[Holder]:
-    where, port = address(engine.endpoint.url)
-    own = [one for one in host.stopped if one.instance == engine.endpoint.name]
+def stopped_processes(host: Host, name: str, url: str) -> list[Holder]:
+    """The stopped processes of the run's instance `name`, or that which listens at `url` on this host."""
+    where, port = address(url)
+    own = [one for one in host.stopped if one.instance == name]
     holder = host.busy.get(port) if machine(where) == "127.0.0.1" else None
     return own or ([holder] if holder is not None and holder.stopped else [])
 
 
-def _stopped(engine: ObservedEngine, who: list[Holder]) -> Finding:
-    name = engine.endpoint.name
+def held_up(name: str, reason: str, who: list[Holder], asked: str = "/server_info") -> Finding:
+    """PD604: `name` does not answer `asked`, because the processes `who` are stopped."""
     pids = [str(one.pid) for one in who]
     several = len(pids) > 1
     found = finding(
         "PD604",
         name,
-        observed=engine.reason or "no answer",
-        expected="an answer on /server_info",
+        observed=reason or "no answer",
+        expected=f"an answer on {asked}",
         evidence=shorten_lines([f"/proc/{one.pid}/stat: state T (stopped); {one}" for one in who]),
         look=f"kill -CONT {' '.join(pids)}",
     )

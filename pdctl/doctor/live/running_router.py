@@ -1,4 +1,4 @@
-"""The router's list and its own state: PD216, PD301, PD601 to PD603 and PD902 to PD904."""
+"""The router's list and its own state: PD216, PD301, PD601 to PD604 and PD902 to PD904."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor.bootstrap_ports import (
-    address,
     at_run_time,
-    machine,
+    endpoint_key,
     plain,
     port_claims,
     router_command,
@@ -18,6 +17,7 @@ from pdctl.doctor.bootstrap_ports import (
 )
 from pdctl.doctor.check import Check, Skipped, Unknown, finding, names, shorten_lines
 from pdctl.doctor.live.router_ports import unread
+from pdctl.doctor.live.running_engines import ended_instance, held_up, stopped_processes
 from pdctl.fleet.engine_probe import PATHS as INFO_PATHS
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 LOCKED = (401, 403)
 STATES = {1: "open", 2: "half open"}
 ROLES = ("prefill", "decode")
+ROUTER = "router"
 
 
 def misses(facts: Facts) -> list[Finding] | Skipped | Unknown:
@@ -60,11 +61,11 @@ def missing(facts: Facts) -> list[Finding] | Skipped | Unknown:
     if problem is not None:
         return problem
     assert facts.router is not None
-    listed = {_key(worker.url): worker for worker in workers(facts.router)}
+    listed = {endpoint_key(worker.url): worker for worker in workers(facts.router)}
     truth = {claim.prefill: claim.truth for claim in port_claims(facts).claims}
     found: list[Finding] = []
     for engine in facts.engines:
-        worker = listed.get(_key(engine.endpoint.url))
+        worker = listed.get(endpoint_key(engine.endpoint.url))
         if engine.reached and (worker is None or not worker.healthy):
             found.append(_missing(facts.router, engine, worker, truth.get(engine.endpoint.name)))
     return found
@@ -102,9 +103,23 @@ def _missing(router: ObservedRouter, engine: ObservedEngine, worker: RouterWorke
     )
 
 
-def _key(url: str) -> tuple[str, int]:
-    host, port = address(url)
-    return machine(host), port
+def down(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD604: the router's process has ended, and how; its supervisor recorded it."""
+    router = facts.router
+    if router is None:
+        return Skipped("no router was given")
+    return [] if router.reached else [ended_instance(one) for one in facts.ended if one.instance == ROUTER]
+
+
+def stopped(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD604: the router does not answer because its process is stopped (SIGSTOP, Ctrl-Z, a debugger)."""
+    router = facts.router
+    if router is None:
+        return Skipped("no router was given")
+    if facts.host is None:
+        return Unknown("this host was not looked at")
+    who = [] if router.reached else stopped_processes(facts.host, ROUTER, router.url)
+    return [held_up(ROUTER, router.reason, who, "/readiness")] if who else []
 
 
 def not_ready(facts: Facts) -> list[Finding] | Skipped | Unknown:
@@ -232,9 +247,9 @@ def breakers(facts: Facts) -> list[Finding] | Skipped | Unknown:
         return Unknown(f"{router.url} was not reached: {router.reason}")
     if not router.breakers_known:
         return Unknown(f"the breakers of {router.url} could not be read: they stand in its Prometheus metrics only")
-    named = {_key(engine.endpoint.url): engine.endpoint.name for engine in facts.engines}
+    named = {endpoint_key(engine.endpoint.url): engine.endpoint.name for engine in facts.engines}
     return [
-        _breaker(router, " → ".join(named.get(_key(url), url) for url in urls.split()), urls, state)
+        _breaker(router, " → ".join(named.get(endpoint_key(url), url) for url in urls.split()), urls, state)
         for urls, state in router.breakers.items()
         if state in STATES
     ]
@@ -262,11 +277,11 @@ def roles(facts: Facts) -> list[Finding] | Skipped | Unknown:
         return problem
     assert facts.router is not None
     wrong = [worker for worker in workers(facts.router) if worker.mode in ROLES and worker.mode != worker.role]
-    named = {_key(engine.endpoint.url): engine.endpoint.name for engine in facts.engines}
+    named = {endpoint_key(engine.endpoint.url): engine.endpoint.name for engine in facts.engines}
     found = [
         finding(
             "PD301",
-            named.get(_key(worker.url), worker.url),
+            named.get(endpoint_key(worker.url), worker.url),
             observed=worker.mode,
             expected=worker.role,
             evidence=(f"GET {facts.router.url}/workers: worker_type {worker.role}, disaggregation_mode {worker.mode}",),
@@ -296,6 +311,8 @@ CHECKS = (
     Check("PD301", ROUTED, roles),
     Check("PD601", ROUTED, breakers),
     Check("PD602", (Needs.ROUTER,), not_ready),
+    Check("PD604", (Needs.ROUTER,), down),
+    Check("PD604", (Needs.ROUTER, Needs.HOST), stopped),
     Check("PD603", ROUTED, missing),
     Check("PD902", (Needs.ROUTER,), one_sided),
     Check("PD903", (Needs.ROUTER,), foreign),
