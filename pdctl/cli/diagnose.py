@@ -13,6 +13,7 @@ import typer
 from pdctl.cli import log_sources
 from pdctl.cli.log_sources import LogReading
 from pdctl.errors import ExitCode
+from pdctl.logs.window import timezone
 from pdctl.render import diagnosis_view as render
 from pdctl.render import term
 from pdctl.render.term import to_file
@@ -54,7 +55,7 @@ def command(
     4: the logs do not tell.
     """
     sources = log_sources.sources(paths or [], run)
-    zone = log_sources.timezone(tz)
+    zone = timezone(tz)
     found = _read(sources, LogReading(since, until, tz, dialects, indexed=False), verbose)
     with to_file(output_file) as stream:
         if output is DiagnosisForm.TEXT:

@@ -143,8 +143,9 @@ def command(
         "--reached -": reached == STDIN, STDIN: STDIN in (what or ()),
     }  # fmt: skip
     _refuse([flag for flag, value in flags.items() if value not in (None, False)])
-    from pdctl.cli.options import key_of, seconds  # imported late, as below: not needed for offline uses
+    from pdctl.cli.options import key_of  # imported late, as below: not needed for offline uses
     from pdctl.doctor import request as asking
+    from pdctl.units import flag_seconds
 
     words = asking.Words(
         tuple(what or ()), tuple(overlays or ()), tuple(sets or ()), run, router, tuple(prefills or ()),
@@ -157,15 +158,15 @@ def command(
             router_metrics=asking.url(router_metrics) if router_metrics else "",
             key=key_of(key_env) or subject.request.key,
             extras=extras,
-            deadline=seconds("--timeout", timeout),
-            canary_deadline=seconds("--canary-timeout", canary_timeout),
+            deadline=flag_seconds("--timeout", timeout),
+            canary_deadline=flag_seconds("--canary-timeout", canary_timeout),
         )
         subject = subject._replace(request=request)
         known = replace(chosen, suppressions=subject.suppressions)
         if from_host:
             _print_command(subject, output_file)
         elif watch is not None:
-            _watch(subject, known, seconds("--watch", watch), output)
+            _watch(subject, known, flag_seconds("--watch", watch), output)
         else:
             raise typer.Exit(int(_report(subject, known, output, output_file, verbose, bundle, reached)))
     except KeyboardInterrupt:

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from pdctl.cli.options import seconds
 from pdctl.errors import NotFoundError
 from pdctl.launch import launched
 from pdctl.launch.run import State
 from pdctl.launch.state import home
 from pdctl.render import run_view, term
+from pdctl.units import flag_seconds
 
 
 def command(
@@ -28,7 +28,7 @@ def command(
     pdctl down
     pdctl down blue --force
     """
-    limit = seconds("--timeout", timeout)
+    limit = flag_seconds("--timeout", timeout)
     try:
         found = launched.find(home(os.environ), run, (State.STALE,))
     except NotFoundError:

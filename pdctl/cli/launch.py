@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pdctl.cli.exits import leave_unheard, reraise
-from pdctl.cli.options import seconds
 from pdctl.errors import LaunchError, UsageError
 from pdctl.launch import remote
 from pdctl.launch.deployment import OnDeath
@@ -18,6 +17,7 @@ from pdctl.launch.targets.target import LaunchOrder
 from pdctl.render import run_view, term
 from pdctl.render.foreground import LaunchDisplay, LaunchProgress
 from pdctl.topology import export, resolve
+from pdctl.units import flag_seconds
 
 if TYPE_CHECKING:
     from pdctl.layout.instance_plan import Plan
@@ -82,10 +82,10 @@ def command(
         argv=sys.argv,
         name=name,
         detached=detach,
-        timeout=None if timeout is None else seconds("--timeout", timeout),
+        timeout=None if timeout is None else flag_seconds("--timeout", timeout),
         on_death=_policy(on_death),
         verify=verify,
-        patience=seconds("--queue-timeout", queue),
+        patience=flag_seconds("--queue-timeout", queue),
     )
     target = prepare(place, order)
     for caution in target.cautions:

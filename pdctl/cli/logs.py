@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -57,14 +58,16 @@ def command(
 
 def _begins(found: Launched, since: str) -> float:
     """The moment in seconds since the epoch. For a run, print that moment to stderr, and whether lines follow it."""
+    from pdctl.logs.window import last_time, moment
+
     if found.deployment is None:  # relative to now: kubectl does not tell when the last line was written
-        return log_sources.moment("--since", since, None, time.time)
+        return moment("--since", since, None, time.time)
     from pdctl.logs.library import Library
 
     files = found.log_files()
     opened = log_sources.opened(log_sources.Sources(tuple(files.names), files.names, files.shown))
     whole = Library(opened)
-    begins = log_sources.moment("--since", since, None, log_sources.Last(whole), whole.first)
+    begins = moment("--since", since, None, partial(last_time, whole), whole.first)
     note = log_sources.window_note(Library(opened, since=begins), None)
     term.err().write(f"note: {note}")
     return begins

@@ -6,14 +6,6 @@ import os
 import re
 
 from pdctl.errors import UsageError
-from pdctl.topology.units import UnitError, parse_duration
-
-
-def seconds(flag: str, text: str) -> float:
-    try:
-        return parse_duration(text)
-    except UnitError as error:
-        raise UsageError(f"{flag} {text}: {error}", error.fix) from None
 
 
 def key_of(variable: str) -> str:

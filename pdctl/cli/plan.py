@@ -200,7 +200,7 @@ def _given_parameters(ctx: typer.Context) -> list[Any]:
 
 
 def _size(text: str) -> int:
-    from pdctl.topology.units import UnitError, parse_size
+    from pdctl.units import UnitError, parse_size
 
     try:
         return parse_size(text)
@@ -209,7 +209,7 @@ def _size(text: str) -> int:
 
 
 def _nic(text: str, count: int) -> Nic:
-    from pdctl.topology.units import UnitError, parse_rate
+    from pdctl.units import UnitError, parse_rate
 
     try:
         return Nic(parse_rate(text), count)

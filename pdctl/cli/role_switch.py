@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pdctl.cli.options import key_of, seconds
+from pdctl.cli.options import key_of
 from pdctl.deployment_secret import DeploymentSecret
 from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.fleet.observations import Endpoint
@@ -22,6 +22,7 @@ from pdctl.switch import switch_order, switch_refusals
 from pdctl.switch.perform import Interrupted, Switch, steps
 from pdctl.switch.switch_order import Standing, SwitchOrder, lease
 from pdctl.switch.switch_refusals import refusals
+from pdctl.units import flag_seconds
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,9 +83,9 @@ def command(
         bootstrap_port=bootstrap_port,
         graph_memory=graph_memory,
         min_ready=min_ready,
-        drain=seconds("--drain-timeout", drain_timeout),
-        turn=seconds("--switch-timeout", switch_timeout),
-        canary=seconds("--canary-timeout", canary_timeout) if canary_timeout is not None else None,
+        drain=flag_seconds("--drain-timeout", drain_timeout),
+        turn=flag_seconds("--switch-timeout", switch_timeout),
+        canary=flag_seconds("--canary-timeout", canary_timeout) if canary_timeout is not None else None,
         key=key_of(key_env) or (credentials.api_key(found.deployment) if found is not None else ""),
         secret=credentials.read(RunDir.of(home(os.environ), found.name).path)
         if found is not None

@@ -11,13 +11,14 @@ import typer
 
 from pdctl.cli import log_sources
 from pdctl.cli.log_sources import LogReading
-from pdctl.cli.options import seconds
 from pdctl.errors import ExitCode, UsageError
+from pdctl.logs.window import timezone
 from pdctl.render import room_list as render
 from pdctl.render import term
 from pdctl.render.term import to_file, visible
 from pdctl.render.trace.scan_progress import Scanning, read_stats
 from pdctl.trace.room_choice import FIELDS, FILTERS, matcher
+from pdctl.units import flag_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,14 +94,14 @@ def command(
     if build and not index:
         raise UsageError("--build-index and --no-index contradict each other", "give one of them")
     wanted = [*(filters or []), *(f"{key}={name}" for key, name in (("prefill", prefill), ("decode", decode)) if name)]
-    keep = matcher(wanted, outcome or [], None if least is None else seconds("--min-duration", least))
+    keep = matcher(wanted, outcome or [], None if least is None else flag_seconds("--min-duration", least))
     sources = log_sources.sources(paths or [], run)
     known, notes = _read(sources, LogReading(since, until, tz, dialects, index), verbose, build)
     found = sorted((room for room in known if keep(room)), key=FIELDS[sort.value].key, reverse=reverse)  # type: ignore[arg-type]
     found = found[:limit]
     with to_file(output_file) as stream:
         if output is RoomListForm.TEXT:
-            render.show(found, stream, log_sources.timezone(tz))
+            render.show(found, stream, timezone(tz))
         else:
             forms = {
                 RoomListForm.JSON: render.to_json,

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from pdctl.cli.options import seconds
 from pdctl.errors import ExitCode
 from pdctl.launch import launched
 from pdctl.launch.run import State
 from pdctl.launch.state import home
 from pdctl.render import run_view, term
+from pdctl.units import flag_seconds
 
 
 class StatusForm(str, Enum):
@@ -38,7 +38,7 @@ def command(
     """
     found = launched.find(home(os.environ), run, (State.FAILED, State.STALE))
     if wait:
-        limit = seconds("--timeout", timeout)
+        limit = flag_seconds("--timeout", timeout)
         health = found.await_ready(limit, lambda missing: run_view.cluster_waiting(missing, term.err()))
     else:
         health = found.health()

@@ -12,13 +12,14 @@ import typer
 from pdctl.cli import log_sources
 from pdctl.cli.exits import reraise
 from pdctl.cli.log_sources import LogReading
-from pdctl.cli.options import seconds
 from pdctl.errors import ExitCode, NotFoundError, UsageError
+from pdctl.logs.window import timezone
 from pdctl.render import term
 from pdctl.render.term import to_file, visible
 from pdctl.render.trace.room_forms import RoomForm, write
 from pdctl.render.trace.scan_progress import Scanning, read_stats
 from pdctl.trace.room_choice import WantedRoom, chosen, find
+from pdctl.units import flag_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -87,10 +88,10 @@ def command(
         raise UsageError("-o mermaid draws one room", "name one, or use -o html for several")
     sources = log_sources.sources(paths, run)
     reading = LogReading(since, until, tz, dialects, index)
-    zone = log_sources.timezone(tz)
+    zone = timezone(tz)
     shown = term.out() if follow and output is RoomForm.TEXT and output_file is None else None
     if follow:
-        ended = _follow(wanted, sources, reading, seconds("--timeout", timeout), shown)
+        ended = _follow(wanted, sources, reading, flag_seconds("--timeout", timeout), shown)
         rooms, interrupted = [ended.room], ended.interrupted
     else:
         rooms, interrupted = _read(wanted, sources, reading, verbose), False

@@ -17,7 +17,7 @@ from pdctl.imports.instances import instances, one_setting
 from pdctl.imports.placement import GPUS
 from pdctl.manifests.manifest import pinned
 from pdctl.topology.model import VERSION
-from pdctl.topology.units import UnitError, parse_size
+from pdctl.units import UnitError, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,24 +1,37 @@
-"""Parts of a log by position or time: its head, its tail, samples, and what was written between two times."""
+"""Parts of a log by position or time: its head, its tail, samples, and what was written between two times.
+
+The times are those of `--since`, `--until` and `--tz`, read here as people write them.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines.prefix import split
+from pdctl.errors import UsageError
 from pdctl.logs.blocks import LINE, SIZE, Buffer, LazyPlace, LineNumbers, blocks
 from pdctl.logs.part import open_part
 from pdctl.logs.scan import RawLine
+from pdctl.units import flag_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pdctl.logs.clock import Clock
+    from pdctl.logs.library import Library
     from pdctl.logs.part import LogPart
     from pdctl.logs.source import Log
 
     Numbers = Callable[[LogPart], LineNumbers]
 
+CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2})(\.\d+)?)?")
+OFFSET = re.compile(r"([+-])(\d{2}):?(\d{2})")
+DAY = 86400.0
+WAYS = "write 2026-11-21T01:34:20, 01:34:20 (on the day of the last line) or -10m (before the last line)"
 UNLIMITED = 1 << 62  # bytes
 PROBE = 1 << 14  # bytes examined for a stamp
 _SMALL = 1 << 17  # bytes of the buffer for a short range; more than LINE
@@ -32,6 +45,96 @@ class PartRanges(NamedTuple):
     part: LogPart
     ranges: tuple[tuple[int, int], ...]
     whole: bool
+
+
+def read_period(
+    since: str | None, until: str | None, zone: dt.tzinfo | None, whole: Library
+) -> tuple[float | None, float | None]:
+    """`--since` and `--until` in seconds since the epoch. Raise UsageError if one is no time or they are swapped."""
+    last = partial(last_time, whole)
+    begin = None if since is None else moment("--since", since, zone, last, whole.first)
+    end = None if until is None else moment("--until", until, zone, last, whole.first)
+    if begin is not None and end is not None and begin > end:
+        raise UsageError(f"--since {since} is after --until {until}", "swap them")
+    return begin, end
+
+
+def moment(
+    flag: str,
+    text: str,
+    zone: dt.tzinfo | None,
+    last: Callable[[], float],
+    first: Callable[[], float | None] | None = None,
+) -> float:
+    """A moment in seconds since the epoch. A bare clock time is on the day of the last line.
+
+    If that is later than the last line, it is on the day before, provided that the logs have lines of that day.
+    `first`: returns the time of the first line, None if unknown. Raise UsageError if `text` is not a time.
+    """
+    clock = CLOCK.fullmatch(text)
+    if clock is not None:
+        return _on_the_day(flag, text, clock, zone, last(), first)
+    if text[:1] == "-" or re.fullmatch(r"[\d.]+[a-z][\da-z.]*", text):
+        return last() - flag_seconds(flag, text.removeprefix("-"))
+    try:
+        # Python 3.10 does not accept the Z of RFC 3339.
+        found = dt.datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
+    except ValueError:
+        raise UsageError(f"{flag} {text}: this is not a time", WAYS) from None
+    return _epoch(found, zone)
+
+
+def last_time(library: Library) -> float:
+    """The time of the last line of all logs. Raise UsageError if no line carries one."""
+    stamps = [end.last for end in library.ends.values() if end.last is not None]
+    if not stamps:
+        raise UsageError("no line of these logs carries a time, so nothing is before or after it", WAYS)
+    return max(stamps)
+
+
+def _on_the_day(
+    flag: str,
+    text: str,
+    clock: re.Match[str],
+    zone: dt.tzinfo | None,
+    last: float,
+    first: Callable[[], float | None] | None,
+) -> float:
+    hour, minute, second = (int(part or 0) for part in clock.group(1, 2, 3))
+    if hour > 23 or minute > 59 or second > 59:
+        raise UsageError(f"{flag} {text}: no clock shows that", WAYS)
+    day = dt.datetime.fromtimestamp(last, zone)
+    fraction = float(clock[4] or 0)
+    found = _epoch(day.replace(hour=hour, minute=minute, second=second, microsecond=0), zone) + fraction
+    if found <= last:
+        return found
+    began = first() if first is not None else None
+    midnight = _epoch(day.replace(hour=0, minute=0, second=0, microsecond=0), zone)
+    return found - DAY if began is not None and began < midnight else found
+
+
+def _epoch(found: dt.datetime, zone: dt.tzinfo | None) -> float:
+    """A time in seconds since the epoch. Without a zone of its own, it is in the logs' zone."""
+    return (found if found.tzinfo or zone is None else found.replace(tzinfo=zone)).timestamp()
+
+
+def timezone(text: str | None) -> dt.tzinfo | None:
+    """The zone of `UTC`, `+02:00` or `Europe/Berlin`; None (this machine's zone) for `local` or nothing."""
+    if text is None or text.lower() == "local":
+        return None
+    if text.lower() in ("utc", "z"):
+        return dt.timezone.utc
+    offset = OFFSET.fullmatch(text)
+    if offset is not None:
+        away = dt.timedelta(hours=int(offset[2]), minutes=int(offset[3]))
+        if away < dt.timedelta(days=1):
+            return dt.timezone(away if offset[1] == "+" else -away)
+    import zoneinfo  # imported late: rarely needed
+
+    try:
+        return zoneinfo.ZoneInfo(text)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        raise UsageError(f"--tz {text}: no such time zone", "write UTC, +02:00, local or Europe/Berlin") from None
 
 
 def head(log: Log, size: int, numbers: Numbers = LineNumbers) -> list[RawLine]:

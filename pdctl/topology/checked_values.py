@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from pdctl import units
 from pdctl.suggestions import LISTED, hint, nearest
-from pdctl.topology import scalars, units
+from pdctl.topology import scalars
 from pdctl.topology.diagnostic import Code, Mark, ProblemReport, listing, shown
 from pdctl.topology.model import SourceSpan
 from pdctl.topology.scalars import ScalarSort, expand

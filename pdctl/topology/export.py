@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pdctl.topology import owned_flags, units
+from pdctl import units
+from pdctl.topology import owned_flags
 from pdctl.topology.diagnostic import Code, listing
 from pdctl.topology.schema import TOPOLOGY, Key, Required, ValueKind
 

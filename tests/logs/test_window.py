@@ -7,13 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from pdctl.errors import UsageError
 from pdctl.logs import window
 from pdctl.logs.blocks import LINE, LineNumbers
 from pdctl.logs.clock import Clock
 from pdctl.logs.source import Log, open_logs
+from pdctl.logs.window import moment, timezone
+from tests.cases import for_each
 
 BEGIN = 1795226400.0  # 2026-11-21 02:00:00 UTC
-CLOCK = Clock(dt.timezone.utc)
+UTC = dt.timezone.utc
+LAST = dt.datetime(2026, 11, 21, 1, 34, 20, tzinfo=UTC).timestamp()
+CLOCK = Clock(UTC)
 
 
 def stamped(second: int, text: str = "x" * 120) -> str:
@@ -126,3 +131,60 @@ def test_samples_are_spread_over_all_parts(tmp_path: Path) -> None:
     (log,) = open_logs([str(tmp_path)])
     found = {int(raw.line.split()[2]) // 1500 for raw in window.samples(log, 3, 2000)}
     assert found == {1, 2, 3}
+
+
+@for_each(
+    ("text", "expected"),
+    [
+        ("2026-11-21T01:34:20", LAST),
+        ("2026-11-21 01:34:20Z", LAST),
+        ("2026-11-21T03:34:20+02:00", LAST),
+        ("2026-11-21", LAST - 5660),
+        ("01:34:20", LAST),
+        ("01:34", LAST - 20),
+        ("-10m", LAST - 600),
+        ("10m", LAST - 600),
+        ("-1h30m", LAST - 5400),
+    ],
+)
+def test_a_moment_is_absolute_or_relative_to_the_last_line(text: str, expected: float) -> None:
+    assert moment("--since", text, UTC, lambda: LAST) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        (LAST - 600, LAST + 0.5),  # the logs are of that day: nothing was written since then
+        (LAST - 7200, LAST + 0.5 - 86400),  # they began the day before
+        (None, LAST + 0.5),
+    ],
+)
+def test_a_clock_time_behind_the_last_line_is_of_the_day_before_where_the_logs_have_one(
+    first: float | None, expected: float
+) -> None:
+    assert moment("--since", "01:34:20.5", UTC, lambda: LAST, lambda: first) == pytest.approx(expected)
+
+
+def test_a_moment_without_a_zone_is_one_of_the_logs() -> None:
+    east = dt.timezone(dt.timedelta(hours=2))
+    assert moment("--since", "2026-11-21T03:34:20", east, lambda: LAST) == LAST
+    assert moment("--since", "03:34:20", east, lambda: LAST) == LAST
+
+
+@pytest.mark.parametrize("text", ["yesterday", "25:00", "01:60", "-10", "10 parsecs", "", "2026-13-01"])
+def test_what_is_no_moment_is_said_so(text: str) -> None:
+    with pytest.raises(UsageError):
+        moment("--since", text, UTC, lambda: LAST)
+
+
+def test_zones_by_name_and_by_offset() -> None:
+    assert timezone(None) is None
+    assert timezone("local") is None
+    assert timezone("UTC") is dt.timezone.utc
+    assert timezone("-05:30") == dt.timezone(-dt.timedelta(hours=5, minutes=30))
+    berlin = timezone("Europe/Berlin")
+    assert berlin is not None
+    assert berlin.utcoffset(dt.datetime(2026, 7, 1)) == dt.timedelta(hours=2)
+    for text in ("Atlantis/Centre", "+25:00", "", "../etc/passwd"):
+        with pytest.raises(UsageError):
+            timezone(text)

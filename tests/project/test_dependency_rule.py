@@ -39,7 +39,7 @@ ALLOWED = {
 }  # fmt: skip
 GROUND = {
     "client_text", "errors", "lifeline", "deployment_secret", "http_auth", "json_members", "log_stream", "name_lookup",
-    "open_files", "package_data", "program", "suggestions", "thread_death", "user_files", "__init__",
+    "open_files", "package_data", "program", "suggestions", "thread_death", "units", "user_files", "__init__",
 }  # fmt: skip
 HEAVY = {
     "torch",

@@ -20,7 +20,7 @@ from pdctl.launch.log_tail import LogFiles, LogLine
 from pdctl.launch.state import check_name, home, load_all
 from pdctl.launch.targets.target import DryRun
 from pdctl.manifests.write.objects import COMPONENT, INSTANCE, MANAGED_BY, OURS, stream
-from pdctl.topology.units import format_duration
+from pdctl.units import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

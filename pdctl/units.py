@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from pdctl.errors import UsageError
+
 SIZES = {
     "TiB": 1 << 40, "GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10,
     "Ti": 1 << 40, "Gi": 1 << 30, "Mi": 1 << 20, "Ki": 1 << 10,  # Kubernetes' spelling
@@ -73,6 +75,14 @@ def parse_duration(text: str) -> float:
     meant = SPELT.get(unit.lower(), "")
     fix = f"write {float(number) * days:g}{meant}" if meant else _respelt(number, unit, TIMES)
     raise UnitError(f"no unit of time is called {unit}", fix)
+
+
+def flag_seconds(flag: str, text: str) -> float:
+    """As parse_duration, of a flag's value. Raise UsageError, which names the flag."""
+    try:
+        return parse_duration(text)
+    except UnitError as error:
+        raise UsageError(f"{flag} {text}: {error}", error.fix) from None
 
 
 def format_size(size: int) -> str:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.topology.units import (
+from pdctl.units import (
     UnitError,
     format_duration,
     format_rate,
