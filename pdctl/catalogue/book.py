@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue import (
     bootstrap_codes,
@@ -22,17 +22,26 @@ if TYPE_CHECKING:
 
     from pdctl.catalogue.entry import Entry
 
+
+class CodeFamily(NamedTuple):
+    """The codes that begin with `prefix`."""
+
+    prefix: str
+    title: str
+    entries: tuple[Entry, ...]
+
+
 FAMILIES = (
-    bootstrap_codes,
-    pairing_codes,
-    transfer_codes,
-    capacity_codes,
-    lifecycle_codes,
-    room_codes,
-    observability_codes,
-    probing_codes,
+    CodeFamily("PD2", "Bootstrap servers, ports and addresses", bootstrap_codes.ENTRIES),
+    CodeFamily("PD3", "What prefill and decode must share", pairing_codes.ENTRIES),
+    CodeFamily("PD4", "The network under the KV cache", transfer_codes.ENTRIES),
+    CodeFamily("PD5", "Capacity", capacity_codes.ENTRIES),
+    CodeFamily("PD6", "Routers, probes and upkeep", lifecycle_codes.ENTRIES),
+    CodeFamily("PD7", "Causes of one room's failure", room_codes.ENTRIES),
+    CodeFamily("PD8", "Logs, metrics and clocks", observability_codes.ENTRIES),
+    CodeFamily("PD9", "What prevented a check", probing_codes.ENTRIES),
 )
-ENTRIES: tuple[Entry, ...] = tuple(entry for family in FAMILIES for entry in family.ENTRIES)
+ENTRIES: tuple[Entry, ...] = tuple(entry for family in FAMILIES for entry in family.entries)
 _BY_CODE = {entry.code: entry for entry in ENTRIES}
 _BY_SLUG = {entry.slug: entry for entry in ENTRIES}
 SUGGESTED = 3

@@ -104,7 +104,7 @@ def library(logs: tuple[Log, ...], reading: LogReading, progress: Callable[[int,
     whole = Library(logs, speech=spoken, tz=zone, index=reading.indexed, progress=progress)
     if reading.since is None and reading.until is None:
         return whole
-    since, until = read_period(reading.since, reading.until, zone, whole)
+    since, until = read_period(reading.since, reading.until, zone, whole.last, whole.first)
     return Library(logs, speech=spoken, tz=zone, since=since, until=until, index=reading.indexed, progress=progress)
 
 
@@ -126,8 +126,7 @@ def window_note(library: Library, zone: dt.tzinfo | None) -> str:
     span = window(library.limits, zone)
     if not library.empty:
         return f"only lines {span} count"
-    stamps = [end.last for end in library.ends.values() if end.last is not None]
-    first = library.first()
-    if not stamps or first is None:
+    first, last = library.first(), library.last()
+    if first is None or last is None:
         return f"no line was written {span}: no line of these logs carries a time"
-    return f"no line was written {span}: these logs have lines {window((first, max(stamps)), zone)}"
+    return f"no line was written {span}: these logs have lines {window((first, last), zone)}"

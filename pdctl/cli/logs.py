@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -58,7 +57,7 @@ def command(
 
 def _begins(found: Launched, since: str) -> float:
     """The moment in seconds since the epoch. For a run, print that moment to stderr, and whether lines follow it."""
-    from pdctl.logs.window import last_time, moment
+    from pdctl.logs.window import moment
 
     if found.deployment is None:  # relative to now: kubectl does not tell when the last line was written
         return moment("--since", since, None, time.time)
@@ -67,7 +66,7 @@ def _begins(found: Launched, since: str) -> float:
     files = found.log_files()
     opened = log_sources.opened(log_sources.Sources(tuple(files.names), files.names, files.shown))
     whole = Library(opened)
-    begins = moment("--since", since, None, partial(last_time, whole), whole.first)
+    begins = moment("--since", since, None, whole.last, whole.first)
     note = log_sources.window_note(Library(opened, since=begins), None)
     term.err().write(f"note: {note}")
     return begins

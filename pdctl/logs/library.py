@@ -122,6 +122,10 @@ class Library:
         """Whether no line with a time was written in the window."""
         return not any(self._has_line(part, log) for part, log in self._owners.items())
 
+    def last(self) -> float | None:
+        """The time of the last line of all logs; None if no line carries one."""
+        return max((end.last for end in self.ends.values() if end.last is not None), default=None)
+
     def first(self) -> float | None:
         """Epoch seconds of the first line of all logs, as far as their beginnings tell; else None."""
         heads = ((log, line) for log in self.logs for line in self.sample(log).head[:HEAD])

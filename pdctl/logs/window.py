@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines.prefix import split
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pdctl.logs.clock import Clock
-    from pdctl.logs.library import Library
     from pdctl.logs.part import LogPart
     from pdctl.logs.source import Log
 
@@ -48,12 +46,15 @@ class PartRanges(NamedTuple):
 
 
 def read_period(
-    since: str | None, until: str | None, zone: dt.tzinfo | None, whole: Library
+    since: str | None,
+    until: str | None,
+    zone: dt.tzinfo | None,
+    last: Callable[[], float | None],
+    first: Callable[[], float | None],
 ) -> tuple[float | None, float | None]:
     """`--since` and `--until` in seconds since the epoch. Raise UsageError if one is no time or they are swapped."""
-    last = partial(last_time, whole)
-    begin = None if since is None else moment("--since", since, zone, last, whole.first)
-    end = None if until is None else moment("--until", until, zone, last, whole.first)
+    begin = None if since is None else moment("--since", since, zone, last, first)
+    end = None if until is None else moment("--until", until, zone, last, first)
     if begin is not None and end is not None and begin > end:
         raise UsageError(f"--since {since} is after --until {until}", "swap them")
     return begin, end
@@ -63,19 +64,19 @@ def moment(
     flag: str,
     text: str,
     zone: dt.tzinfo | None,
-    last: Callable[[], float],
+    last: Callable[[], float | None],
     first: Callable[[], float | None] | None = None,
 ) -> float:
     """A moment in seconds since the epoch. A bare clock time is on the day of the last line.
 
     If that is later than the last line, it is on the day before, provided that the logs have lines of that day.
-    `first`: returns the time of the first line, None if unknown. Raise UsageError if `text` is not a time.
+    `last`, `first`: return the time of that line, None if there is none. Raise UsageError if `text` is not a time.
     """
     clock = CLOCK.fullmatch(text)
     if clock is not None:
-        return _on_the_day(flag, text, clock, zone, last(), first)
+        return _on_the_day(flag, text, clock, zone, _known(last()), first)
     if text[:1] == "-" or re.fullmatch(r"[\d.]+[a-z][\da-z.]*", text):
-        return last() - flag_seconds(flag, text.removeprefix("-"))
+        return _known(last()) - flag_seconds(flag, text.removeprefix("-"))
     try:
         # Python 3.10 does not accept the Z of RFC 3339.
         found = dt.datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
@@ -84,12 +85,10 @@ def moment(
     return _epoch(found, zone)
 
 
-def last_time(library: Library) -> float:
-    """The time of the last line of all logs. Raise UsageError if no line carries one."""
-    stamps = [end.last for end in library.ends.values() if end.last is not None]
-    if not stamps:
+def _known(last: float | None) -> float:
+    if last is None:
         raise UsageError("no line of these logs carries a time, so nothing is before or after it", WAYS)
-    return max(stamps)
+    return last
 
 
 def _on_the_day(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
+from pdctl.catalogue.book import FAMILIES
 from pdctl.catalogue.entry import Severity, fill, thread_address
 from pdctl.render.columns import table
 from pdctl.render.term import as_json
@@ -22,16 +23,6 @@ WIDEST = 100  # columns of running text at most
 NARROWEST = 40  # columns at least; a narrower terminal wraps the lines itself
 COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
 FAULTS = "PD317"
-FAMILIES = {
-    "2": "Bootstrap servers, ports and addresses",
-    "3": "What prefill and decode must share",
-    "4": "The network under the KV cache",
-    "5": "Capacity",
-    "6": "Routers, probes and upkeep",
-    "7": "Causes of one room's failure",
-    "8": "Logs, metrics and clocks",
-    "9": "Looking itself",
-}
 
 
 def show_checks(entries: Iterable[Entry], term: Term) -> None:
@@ -148,8 +139,8 @@ def markdown(entries: Sequence[Entry]) -> str:
         "again. `pdctl explain CODE` prints an entry; this page is `pdctl explain --all -o markdown`.",
         "",
     ]
-    for number, title in FAMILIES.items():
-        family = [entry for entry in entries if entry.code[2] == number]
+    for prefix, title, _ in FAMILIES:
+        family = [entry for entry in entries if entry.code.startswith(prefix)]
         if family:
             lines += [f"## {title}", "", "| code | severity | |", "| --- | --- | --- |"]
             lines += [

@@ -27,18 +27,7 @@ FEW = 6  # codes named in one line
 NOT_CHECKABLE = "not checkable, because"
 NEVER = "not checkable (pdctl doctor --list-checks says why)"
 LABEL = 9  # width of "observed", "evidence" and a space
-FAMILIES = {
-    "PD2": "ports and addresses",
-    "PD3": "prefill against decode",
-    "PD4": "transfer",
-    "PD5": "capacity",
-    "PD6": "router and lifecycle",
-    "PD7": "rooms",
-    "PD8": "can it be diagnosed",
-    "PD9": "reachability",
-}
-
-
+TITLE = 2 + max(len(family.title) for family in book.FAMILIES)  # width of the column
 PATIENCE = 1.0  # seconds before the first progress line
 
 
@@ -162,10 +151,10 @@ def _checks(report: Report, term: Term, verbose: bool) -> None:
                 "", f"{len(codes)} skipped: {reason}: {' '.join(codes)}", term, mark=_mark(CheckStatus.SKIPPED, term)
             )
         return
-    for prefix, name in FAMILIES.items():
+    for prefix, title, _ in book.FAMILIES:
         family = [each for each in checks if each.code.startswith(prefix)]
         if family:
-            term.write(f"  {_family_mark(family, worst, term)} {name.ljust(24)}{term.style(_tally(family), 'dim')}")
+            term.write(f"  {_family_mark(family, worst, term)} {title.ljust(TITLE)}{term.style(_tally(family), 'dim')}")
     for reason, codes in _by_reason(checks, CheckStatus.UNKNOWN).items():
         _lines("", f"unknown {_few(codes)}: {reason}", term, mark=_mark(CheckStatus.UNKNOWN, term))
     rest = 0

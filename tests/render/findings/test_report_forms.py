@@ -72,10 +72,10 @@ prefill-0\t✓ 0.21 s
 prefill-1\t✗ 5.00 s
   no answer within 5 s
 
-  ✗ ports and addresses     1 with findings, 1 ok
-  ✓ transfer                1 with findings, 1 skipped
-  ? capacity                1 unknown
-  ! router and lifecycle    1 with findings
+  ✗ Bootstrap servers, ports and addresses  1 with findings, 1 ok
+  ✓ The network under the KV cache          1 with findings, 1 skipped
+  ? Capacity                                1 unknown
+  ! Routers, probes and upkeep              1 with findings
   ? unknown PD501: decode-0 did not answer
   – 1 skipped: it does not apply here (-v says why)
 1 error, 1 warning, 1 ignored (4 checks, 1 skipped, 1 unknown, 1.8 s)
