@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from pdctl.engines import numerals, phrases
 from pdctl.engines.base import Level
 from pdctl.engines.sglang.endpoints import FAKE_HOST
 from pdctl.engines.sign import Phase, Sign
+from pdctl.logs.event import Event
 from pdctl.logs.starts_and_ends import is_ordered_end
 from pdctl.trace.observed_deployment import HostPort, parse_address
 from pdctl.trace.room_events import first_failure, is_answer, is_failure, shows_page_list
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
-    from pdctl.logs.event import Event
     from pdctl.trace.attribution import Attribution
     from pdctl.trace.joins import JoinableRoom, Joined
     from pdctl.trace.lost_lines import LostLines
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pdctl.trace.request_counts import CutAnswer
     from pdctl.trace.room_events import Conclusion, RoomEvents
 
+T = TypeVar("T")
 NEAR = 2.0  # seconds: lines of one failure on one host, each second rounded down
 # The code of a crash, and the codes of what can cause one: settings that differ, a request without a room. A code
 # belongs in MISMATCH if its error line stands in the traceback or near it and names the reason of the crash.
@@ -32,6 +34,7 @@ CRASH = "PD709"
 MISMATCH = frozenset({"PD302", "PD303", "PD304", "PD306", "PD308", "PD325", "PD712"})
 # Lines in which another process says that this one no longer answers, by the value that holds its address.
 MISSED = {Sign.DECODE_LEG_BROKE: "decode", Sign.PREFILL_LEG_BROKE: "prefill", Sign.WORKER_MISSED: "url"}
+MISSES = (*MISSED, Sign.BOOTSTRAP_MISSED, Sign.BOOTSTRAP_REFUSED)  # what `misses` looks at
 TRACEBACK = 1 << 16  # bytes
 QUIET = 3.0  # seconds that other logs must go on for this one to count as stopped
 
@@ -61,6 +64,24 @@ class CauseFinding:
     asked: Conclusion | None = None
 
 
+class SurroundingLines(tuple[Event, ...]):
+    """Known lines around rooms. What follows from them for every room is worked out once, and kept beside them."""
+
+    @cached_property
+    def _found(self) -> dict[Hashable, object]:
+        return {}
+
+    def once(self, key: Hashable, work_out: Callable[[], T]) -> T:
+        """What `work_out` returns, which must depend on `key` and these lines alone."""
+        if key not in self._found:
+            self._found[key] = work_out()
+        return cast("T", self._found[key])
+
+    def proving(self, *signs: Sign) -> tuple[Event, ...]:
+        """The lines that prove any of these signs."""
+        return self.once(signs, lambda: tuple(event for event in self if event.proves(*signs)))
+
+
 class Case:
     """One room to be judged. around: known lines of every log from the room's beginning to its end, and a little more.
 
@@ -81,7 +102,7 @@ class Case:
         self.room_events = room_events
         self.who = who
         self.deployment = deployment
-        self.around = around
+        self.around = around if isinstance(around, SurroundingLines) else SurroundingLines(around)
         self.joined = joined
         self.warm_up = warm_up(room_events, deployment)
         self.counted = joinable is not None and joinable.done
@@ -165,14 +186,10 @@ class Case:
 
     def lines(self, instance: str, signs: Iterable[Sign], since: float, until: float) -> list[Event]:
         """Known lines of one instance in [since, until] that prove any of these signs."""
-        wanted = tuple(signs)
         return [
             event
-            for event in self.around
-            if event.instance == instance
-            and event.proves(*wanted)
-            and event.t is not None
-            and since <= event.t <= until
+            for event in self.around.proving(*signs)
+            if event.instance == instance and event.t is not None and since <= event.t <= until
         ]
 
     def dialled(self, failed: Event) -> tuple[HostPort, Event] | None:
@@ -260,13 +277,22 @@ class DeathProof(NamedTuple):
 
 
 def death_of(
-    instance: ObservedInstance, deployment: ObservedDeployment, around: Sequence[Event], until: float | None = None
+    instance: ObservedInstance,
+    deployment: ObservedDeployment,
+    around: SurroundingLines,
+    until: float | None = None,
+    since: float = -math.inf,
 ) -> DeathProof | None:
     """The death the logs prove. None: it lived to the end of its log, was told to stop, or nothing shows otherwise.
 
-    until: if several generations were killed, the last one before this time counts; without it, the first one.
+    until: if several generations were killed, the last one before this time counts; without it, the first one that was
+    killed at `since` or later.
     """
-    killed = [event for event in around if event.instance == instance.name and event.proves(Sign.DIED)]
+    killed = [
+        event
+        for event in around.proving(Sign.DIED)
+        if event.instance == instance.name and (since == -math.inf or (event.t or 0.0) >= since)
+    ]
     before = [event for event in killed if until is not None and event.t is not None and event.t <= until + 1.0]
     if killed:
         first = before[-1] if before else killed[0]
@@ -285,7 +311,7 @@ def death_of(
     others = [one.last for one in deployment.instances.values() if one is not instance and one.last is not None]
     if not others or max(others) < instance.last + QUIET:
         return None
-    missed = [event for event in around if _missed(event, instance, deployment)]
+    missed = [event for event in around.proving(*MISSES) if _missed(event, instance, deployment)]
     # Its launcher logs its end, but a moment later; a stopped process (SIGSTOP) accepts connections and closes none.
     if instance.watched and not any(word in event.text for event in missed for word in phrases.CLOSED_BY_KERNEL):
         return None
@@ -371,7 +397,7 @@ def _is_same(found: ObservedInstance | None, wanted: ObservedInstance) -> bool:
 def deaths_in(
     deployment: ObservedDeployment, around: Iterable[Event], until: float | None = None
 ) -> dict[str, DeathProof]:
-    lines = tuple(around)
+    lines = around if isinstance(around, SurroundingLines) else SurroundingLines(around)
     found = {name: death_of(one, deployment, lines, until) for name, one in deployment.instances.items()}
     return {name: one for name, one in found.items() if one is not None}
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.trace.attribution import Attribution, attribute
-from pdctl.trace.case import Case, warm_up
+from pdctl.trace.case import Case, SurroundingLines, warm_up
 from pdctl.trace.joins import NO_ATTEMPT, PATIENCE, Joins, joinable_rooms
 from pdctl.trace.lost_lines import lost_lines
 from pdctl.trace.observed_deployment import SEPARATE, ObservedDeployment, mixed_logs, parse_address
@@ -37,7 +37,7 @@ ROLES = ("router", "prefill", "decode", "")
 class Surroundings(NamedTuple):
     """What a stretch of the logs holds besides the room: known lines, other rooms, and what follows for all of them."""
 
-    lines: tuple[Event, ...]
+    lines: SurroundingLines
     rooms: Mapping[int, JoinableRoom]
     joins: Joins
     counts: RequestCounts | None
@@ -96,7 +96,9 @@ class Tracer:
         return any(note.startswith(path) for note in self._library.notes for path in paths)
 
     def _study(self, lines: Iterable[Event], *, whole: bool, complete: bool = True) -> Surroundings:
-        found = in_file_order({(line.place.file, line.place.offset, line.row.id): line for line in lines}.values())
+        found = SurroundingLines(
+            in_file_order({(line.place.file, line.place.offset, line.row.id): line for line in lines}.values())
+        )
         rooms = joinable_rooms(found, self.deployment)
         # Counting needs the logs from their beginnings, without a gap.
         lost = lost_lines(self._library, found)

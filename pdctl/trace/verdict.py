@@ -175,8 +175,8 @@ def queues_behind(case: Case) -> Iterator[tuple[str, Event]]:
         since = max((one.t for one in case.room_events.events if one.instance == name and one.t), default=0.0)
         batches = [
             event
-            for event in case.around
-            if event.instance == name and (event.t or 0.0) >= since and not event.values.keys().isdisjoint(QUEUES)
+            for event in case.around.once("batches", lambda: _batches(case.around))
+            if event.instance == name and (event.t or 0.0) >= since
         ]
         held = [
             f"{batches[-1].values[each]} in its {each} queue"
@@ -187,6 +187,10 @@ def queues_behind(case: Case) -> Iterator[tuple[str, Event]]:
             yield f"{name} still counts rooms that wait: {', '.join(held)}", batches[-1]
 
 
+def _batches(lines: Iterable[Event]) -> list[Event]:
+    return [event for event in lines if not event.values.keys().isdisjoint(QUEUES)]
+
+
 def _count(event: Event, queue: str) -> int:
     return numerals.whole(event.values.get(queue)) or 0
 
@@ -194,8 +198,8 @@ def _count(event: Event, queue: str) -> int:
 def _pending(case: Case, rooms: Mapping[int, JoinableRoom]) -> Event | None:
     """The shutdown line that reports the room's request as pending: by its id, or because it can mean no other."""
     for name in {event.instance for event in case.room_events.events if event.role in ("prefill", "decode")}:
-        for event in case.around:
-            if event.instance != name or not event.proves(Sign.DRAINED):
+        for event in case.around.proving(Sign.DRAINED):
+            if event.instance != name:
                 continue
             left = event.values.get("left", "0")
             if any(rid in event.values.get("rids", "") for rid in case.room_events.rids.get(name, ())):
@@ -394,9 +398,9 @@ def _given_up(case: Case) -> Iterator[str]:
     asked, met, span = case.who.requested, case.who.contacted, case.room_events.span
     if met is None or span is None or (asked is not None and not asked.by_elimination):
         return
-    named = {event.rid for event in case.around if event.rid and event.room}
-    for event in case.around:
-        late = event.proves(Sign.GAVE_UP_REQUEST) and event.t is not None and span[0] <= event.t <= span[0] + PATIENCE
+    named = case.around.once("named", lambda: {event.rid for event in case.around if event.rid and event.room})
+    for event in case.around.proving(Sign.GAVE_UP_REQUEST):
+        late = event.t is not None and span[0] <= event.t <= span[0] + PATIENCE
         if late and event.instance != met.value and event.rid not in named:
             assert event.t is not None
             yield (

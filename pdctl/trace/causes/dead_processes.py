@@ -57,8 +57,7 @@ def _router_death(case: Case) -> DeathProof | None:
     if len(names) != 1 or any(attempt.status is not None for attempt in case.joined.attempts):
         return None
     router = case.deployment.instances[names.pop()]
-    since = [event for event in case.around if not event.proves(Sign.DIED) or (event.t or 0.0) >= span[0]]
-    death = death_of(router, case.deployment, since)
+    death = death_of(router, case.deployment, case.around, since=span[0])
     if death is None or any(one.since < death.at - NEAR and _in_time(case, one) for one in case.deaths.values()):
         return None
     return death

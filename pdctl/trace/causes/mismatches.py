@@ -26,9 +26,9 @@ def mismatch_logged(case: Case) -> CauseFinding | None:
     if span is None or case.done is not None or case.who.arrived is not None:
         return None
     names = {event.instance for event in case.room_events.events}
-    for line in case.around:
+    for line in case.around.once("mismatches", lambda: list(filter(is_mismatch, case.around))):
         near = line.t is not None and span[0] - NEAR <= line.t <= span[1] + NEAR
-        if near and line.instance in names and is_mismatch(line):
+        if near and line.instance in names:
             return described(line, case, (), f"{line.instance} says so")
     return None
 

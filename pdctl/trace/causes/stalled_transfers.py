@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import phrases
 from pdctl.engines.sign import Phase, Sign
-from pdctl.trace.case import NEAR, Case, CauseFinding, Proof, misses
+from pdctl.trace.case import MISSES, NEAR, Case, CauseFinding, Proof, misses
 from pdctl.trace.room_events import seconds_waited
 from pdctl.trace.timeline import transfer_measured
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pdctl.logs.event import Event
     from pdctl.trace.observed_deployment import ObservedInstance
@@ -171,7 +171,7 @@ def _handed_over(case: Case) -> bool:
 
 
 def _suspect(case: Case, one: ObservedInstance, began: float, ended: float) -> Suspect | None:
-    missed = tuple(event for event in case.around if _unanswered(event, one, case, began, ended))
+    missed = tuple(event for event in case.around.proving(*MISSES) if _unanswered(event, one, case, began, ended))
     death = case.deaths.get(one.name)
     if death is not None and death.since <= ended + 1.0:
         return None  # it died; other causes cover that
@@ -225,9 +225,9 @@ def _first_miss(event: Event, t: float, case: Case) -> float:
     """When a decode that gave up a prefill first missed a heartbeat; the line's own time if a connection broke."""
     return min(
         other.t
-        for other in (event, *case.around)
+        for other in (event, *case.around.proving(Sign.HEARTBEAT_MISSED))
         if other.t is not None
-        and (other is event or (other.proves(Sign.HEARTBEAT_MISSED) and other.instance == event.instance))
+        and (other is event or other.instance == event.instance)
         and (other is event or other.values.get("addr") == event.values.get("addr"))
         and t - 2 * phrases.HEARTBEAT_TRIES * phrases.HEARTBEAT_INTERVAL <= other.t <= t
     )
@@ -235,19 +235,20 @@ def _first_miss(event: Event, t: float, case: Case) -> float:
 
 def _silence(case: Case, one: ObservedInstance, began: float, ended: float) -> Silence | None:
     """The longest stretch without a line from it that overlaps the room's wait and lasts until the wait's end."""
-    lines = [event for event in case.around if event.instance == one.name and event.t is not None]
-    lines.sort(key=lambda event: event.t or 0.0)
-    found = []
-    for after, before in pairwise(lines):
-        assert after.t is not None
-        assert before.t is not None
-        found.append(Silence(after.t, before.t, after, before))
-    if lines and lines[-1].t is not None and one.last is not None and one.last <= lines[-1].t:
-        latest = max((event.t for event in case.around if event.t is not None), default=ended)
-        found.append(Silence(lines[-1].t, latest, lines[-1], None))
+    found = case.around.once(("silences", one.name), lambda: _silences(case.around, one))
     held = [each for each in found if each.since < ended and each.until >= ended - 1.0 and each.until > began]
     longest = max(held, key=lambda each: each.until - each.since, default=None)
     return longest if longest is not None and longest.until - max(longest.since, began) >= STILL else None
+
+
+def _silences(lines: Iterable[Event], one: ObservedInstance) -> list[Silence]:
+    """Between any two lines of it that follow each other, and after its last one."""
+    timed = [(event.t, event) for event in lines if event.t is not None]
+    own = sorted(((t, event) for t, event in timed if event.instance == one.name), key=lambda each: each[0])
+    found = [Silence(since, until, after, before) for (since, after), (until, before) in pairwise(own)]
+    if own and one.last is not None and one.last <= own[-1][0]:
+        found.append(Silence(own[-1][0], max(t for t, _ in timed), own[-1][1], None))
+    return found
 
 
 def _unread(case: Case, one: ObservedInstance, silence: Silence, ended: float) -> bool:
@@ -313,20 +314,26 @@ def _clock_error(case: Case, one: ObservedInstance) -> float | None:
 
     None if no message arrived within two seconds, by the two stamps.
     """
-    ways = []
-    for sent, came in MESSAGES:
-        out: dict[int, float] = {}
-        back: dict[int, float] = {}
-        for event in case.around:
-            if event.room is None or event.t is None or event.room == case.room_events.room:
-                continue
-            if event.instance != one.name and sent(event):
-                out.setdefault(event.room, event.t)
-            elif event.instance == one.name and came(event):
-                back[event.room] = event.t
-        ways += [abs(back[room] - t) for room, t in out.items() if room in back]
-    shortest = min(ways, default=None)
+    delays = case.around.once(("delays", one.name), lambda: _delays(case.around, one.name))
+    shortest = next((seconds for seconds, room in delays if room != case.room_events.room), None)
     return shortest if shortest is not None and shortest <= NEAR else None
+
+
+def _delays(lines: Iterable[Event], name: str) -> list[tuple[float, int]]:
+    """Of the messages to `name`, by kind and room, the unsigned seconds between the two stamps, shortest first."""
+    sent: list[dict[int, float]] = [{} for _ in MESSAGES]
+    came: list[dict[int, float]] = [{} for _ in MESSAGES]
+    for event in lines:
+        room, t = event.room, event.t
+        if room is None or t is None:
+            continue
+        for at, (sends, arrives) in enumerate(MESSAGES):
+            if event.instance != name and sends(event):
+                sent[at].setdefault(room, t)
+            elif event.instance == name and arrives(event):
+                came[at][room] = t
+    pairs = zip(sent, came, strict=True)
+    return sorted((abs(back[room] - t), room) for out, back in pairs for room, t in out.items() if room in back)
 
 
 def _is(sign: Sign) -> Callable[[Event], bool]:
