@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from pdctl.logs.library import Library
     from pdctl.trace.room import Room, RoomSummary
+    from pdctl.trace.tracer import Tracer
 
 ROOM = re.compile(r"(0[xX])?[0-9a-fA-F]+")
 # Request ids as engines, routers and the OpenAI API make them: 32 hex digits, a UUID, `chatcmpl-…`, `gnt-…`.
@@ -79,19 +80,20 @@ def find(library: Library, wanted: WantedRoom) -> list[Room]:
     """
     from pdctl.trace.tracer import Tracer
 
-    numbers = _numbers(library, wanted)
     tracer = Tracer(library)  # one for all of them: it reads what concerns every room once
-    return [tracer.trace(each) for each in numbers]
+    return [tracer.trace(each) for each in _numbers(library, wanted, tracer)]
 
 
-def _numbers(library: Library, wanted: WantedRoom) -> Sequence[int]:
+def _numbers(library: Library, wanted: WantedRoom, tracer: Tracer) -> Sequence[int]:
     if wanted.room is not None:
         return [wanted.room]
     from pdctl.trace import summaries
 
     if wanted.rid is not None:
         return [summaries.by_rid(library, wanted.rid)]
-    return summaries.slowest(library, wanted.slowest) if wanted.slowest else [summaries.last_failed(library)]
+    if wanted.slowest:
+        return summaries.slowest(library, wanted.slowest, tracer)
+    return [summaries.last_failed(library, tracer)]
 
 
 class Field(NamedTuple):

@@ -47,13 +47,14 @@ SEARCHED_FOR_DEATHS = 1 << 28  # bytes of logs up to which all of them are searc
 DIAGNOSE = "`pdctl diagnose` with the same paths says what happened"
 
 
-def room_summaries(library: Library) -> tuple[RoomSummary, ...]:
+def room_summaries(library: Library, tracer: Tracer | None = None) -> tuple[RoomSummary, ...]:
     """Every room a line names, without warm-ups and health checks, in the order of their first lines.
 
     One pass over the logs gives what each room's own lines prove. If the logs have at most 8 MiB, the 200 rooms that
     most need it (those that broke, then the latest) are traced in full, so that a row says what `trace` says.
+    `tracer`: the caller's, if it traces rooms of this library as well.
     """
-    tracer = Tracer(library)
+    tracer = tracer or Tracer(library)
     known_kinds: dict[
         int, tuple[all_rooms.LineKinds, KindsSummary]
     ] = {}  # keeps the object, so that its id is not reused
@@ -175,11 +176,12 @@ def by_rid(library: Library, rid: str) -> int:
     raise NotFoundError(f"no line of these logs says which room request {rid} had", flags)
 
 
-def last_failed(library: Library) -> int:
+def last_failed(library: Library, tracer: Tracer | None = None) -> int:
     """The room that failed last: a user's before a canary, never a canary left on purpose. NotFoundError if none."""
-    broken = [one for one in room_summaries(library) if one.outcome in BROKEN]
+    tracer = tracer or Tracer(library)
+    broken = [one for one in room_summaries(library, tracer) if one.outcome in BROKEN]
     broken.sort(key=lambda one: (one.first_seen or 0.0) + (one.seconds or 0.0), reverse=True)
-    tracer, spare = Tracer(library), None
+    spare = None
     for one in broken:
         room = tracer.trace(one.room)  # in large logs a summary does not tell whose request it was
         if room.outcome not in BROKEN:
@@ -205,12 +207,12 @@ def _nothing_failed(library: Library) -> NotFoundError:
     return NotFoundError("no room failed in these logs", LIST)
 
 
-def slowest(library: Library, n: int) -> tuple[int, ...]:
+def slowest(library: Library, n: int, tracer: Tracer | None = None) -> tuple[int, ...]:
     """At most n rooms, slowest first, by the time from first to last line or the wait a timeout line reports.
 
     Raise NotFoundError if no line has a room and a time.
     """
-    timed = [one for one in room_summaries(library) if one.seconds is not None]
+    timed = [one for one in room_summaries(library, tracer) if one.seconds is not None]
     if not timed:
         raise NotFoundError("no room in these logs has a time", LIST)
     return tuple(one.room for one in sorted(timed, key=lambda one: -(one.seconds or 0.0))[:n])

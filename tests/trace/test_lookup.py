@@ -8,6 +8,7 @@ import pytest
 
 from pdctl.errors import NotFoundError
 from pdctl.trace import summaries
+from pdctl.trace.diagnose import diagnose
 from pdctl.trace.room_choice import WantedRoom, find
 from pdctl.trace.tracer import Tracer
 from tests.trace import pasted
@@ -111,10 +112,12 @@ def test_the_slowest_share_what_concerns_every_room(tmp_path: Path, monkeypatch:
         begin(tracer, library)
 
     monkeypatch.setattr(Tracer, "__init__", counted)
-    assert [room.room for room in find(found, WantedRoom(slowest=1))] == [ROOM + 1]
-    for_one = len(made)
     assert [room.room for room in find(found, WantedRoom(slowest=3))] == [ROOM + 1, ROOM + 2, ROOM]
-    assert len(made) == 2 * for_one
+    assert made == [found]
+    assert [room.room for room in find(found, WantedRoom(last_failed=True))] == [ROOM + 1]
+    assert made == [found] * 2
+    assert sum(diagnose(found).tally.rooms.values()) == 3
+    assert made == [found] * 3
 
 
 def test_nothing_failed_and_nothing_has_a_time(tmp_path: Path) -> None:
