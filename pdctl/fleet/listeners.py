@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
 PROC = Path("/proc")
-LISTEN, CLOSE_WAIT = "0A", "08"  # the kernel's states in /proc/net/tcp
+LISTEN, CLOSE_WAIT, TIME_WAIT = "0A", "08", "06"  # the kernel's states in /proc/net/tcp
 TABLES = ("net/tcp", "net/tcp6")
 TAKEN = (errno.EADDRINUSE, errno.EACCES)
 PRIVILEGED = 1023  # the highest port that needs a privilege
@@ -52,6 +52,19 @@ def holders(ports: Collection[int], own: Mapping[int, str] = NOBODY) -> Mapping[
 def holder(port: int) -> Holder:
     """Who listens on `port`; without a pid if /proc does not show the process to this user."""
     return _listeners(frozenset((port,)), NOBODY).get(port, Holder(None))
+
+
+def connected_use(port: int) -> str:
+    """How connections alone keep a server from listening on `port`, in words; empty if something listens, or nothing.
+
+    The kernel refuses the port of an outgoing connection, and for a while after its end, even with SO_REUSEADDR.
+    """
+    states = {state for where, state, _ in _sockets() if int(where.rpartition(":")[2], 16) == port}
+    if not states or LISTEN in states:
+        return ""
+    if states == {TIME_WAIT}:
+        return "was used a moment ago (TIME_WAIT): it is free in up to 60 s"
+    return "is in use by an open connection"
 
 
 def is_listening(host: str, port: int) -> bool:

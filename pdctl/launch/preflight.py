@@ -17,20 +17,22 @@ from pdctl.launch.process import RUN
 from pdctl.launch.runtime import Obstacle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from pdctl.launch.deployment import Deployment, ServerPort, Spec
 
 PORT_TAKEN = "port-taken"
 
 
-def free_base(base: int, taken: Iterable[int], host: str = "", step: int = 100) -> int | None:
-    """The nearest base above `base` at which every port of the block (given at the old base) is free."""
+def free_base(
+    base: int, taken: Iterable[int], host: str = "", step: int = 100, avoid: Collection[int] = ()
+) -> int | None:
+    """The nearest base above `base` where all ports of the block (given at the old base) are free, none in `avoid`."""
     block = tuple(taken)
     for shift in range(step, 65536, step):
         if max(block, default=base) + shift > 65535:
             return None
-        if all(listeners.is_free(port + shift, host) for port in block):
+        if all(port + shift not in avoid and listeners.is_free(port + shift, host) for port in block):
             return base + shift
     return None
 
@@ -136,10 +138,14 @@ def _weights(folder: Path) -> str:
 
 
 def _taken_ports(deployment: Deployment) -> Iterator[Obstacle]:
+    moves: dict[str, str] = {}
+    reserved = {(port.key, port.port) for spec in deployment.specs for port in spec.ports}
     for spec in deployment.specs:
         for port in spec.ports:
             if not listeners.is_free(port.port, spec.host):
-                yield _taken(spec, port, _move(deployment, port))
+                if port.key not in moves:
+                    moves[port.key] = _move(deployment, port.key, reserved)
+                yield _taken(spec, port, moves[port.key])
 
 
 def _taken(spec: Spec, port: ServerPort, move: str) -> Obstacle:
@@ -147,6 +153,7 @@ def _taken(spec: Spec, port: ServerPort, move: str) -> Obstacle:
     holder = listeners.holder(port.port)
     if holder.pid is None:
         why = "needs privileges, or is taken" if port.port < 1024 else "is taken by a process of another user"
+        why = listeners.connected_use(port.port) or why
         return Obstacle(PORT_TAKEN, f"{what} {why}", move)
     run = procfs.variable(holder.pid, RUN)
     if run:
@@ -155,10 +162,15 @@ def _taken(spec: Spec, port: ServerPort, move: str) -> Obstacle:
     return Obstacle(PORT_TAKEN, f"{what} is taken by pid {holder.pid} ({holder.command:.100})", move)
 
 
-def _move(deployment: Deployment, port: ServerPort) -> str:
-    """The --set that moves this port's whole block to the nearest base at which all its ports are free."""
-    key = port.key
-    block = [entry for spec in deployment.specs for entry in spec.ports if entry.key == key]
-    base = min(entry.port for entry in block)
-    free = free_base(base, [entry.port for entry in block])
-    return f"--set {key}={free}" if free else f"--set {key}=PORT"
+def _move(deployment: Deployment, key: str, reserved: set[tuple[str, int]]) -> str:
+    """The --set that moves the whole block of `key` to the nearest base at which all its ports are free.
+
+    `reserved`: key and port of everything the deployment uses, to which the block's new ports are added.
+    """
+    block = [entry.port for spec in deployment.specs for entry in spec.ports if entry.key == key]
+    base = min(block)
+    free = free_base(base, block, avoid={port for other, port in reserved if other != key})
+    if free is None:
+        return f"--set {key}=PORT"
+    reserved.update((key, port + free - base) for port in block)
+    return f"--set {key}={free}"

@@ -18,7 +18,7 @@ from pdctl.fleet import listeners
 from pdctl.launch import installed_parts, preflight, procfs
 from pdctl.launch.deployment import Deployment
 from pdctl.launch.runtime import Obstacle
-from tests.launch.conftest import deploy
+from tests.launch.conftest import deploy, eventually
 
 
 @pytest.fixture
@@ -65,6 +65,36 @@ def test_the_fix_moves_the_whole_block(squatter: socket.socket) -> None:
     assert base is not None
     assert (base - port) % 100 == 0
     assert preflight.free_base(65500, [65500, 65501]) is None
+
+
+def test_the_fix_takes_no_other_port_of_the_deployment(squatter: socket.socket) -> None:
+    port = squatter.getsockname()[1]
+    first = preflight.free_base(port, [port])
+    assert first is not None
+    deployment = move(move(deploy(), "router", port), "decode-0", first)
+    (found,) = preflight.check(deployment)
+    free = int(found.fix.removeprefix("--set router.port="))
+    assert free not in (port, first)
+    assert free == preflight.free_base(port, [port], avoid=[first])
+
+
+@pytest.mark.skipif(not procfs.LINUX, reason="reads /proc/net")
+def test_a_port_that_an_outgoing_connection_has_is_not_called_another_users() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        accepted, _ = server.accept()
+        port = client.getsockname()[1]
+        deployment = move(deploy(), "router", port)
+        (found,) = preflight.check(deployment)
+        assert found.message == f"port {port} (router, http) is in use by an open connection"
+        client.close()  # the side that closes first keeps the port in TIME_WAIT
+        assert accepted.recv(1) == b""
+        accepted.close()
+        eventually(lambda: "TIME_WAIT" in listeners.connected_use(port), "TIME_WAIT")
+        (found,) = preflight.check(deployment)
+        assert (
+            found.message == f"port {port} (router, http) was used a moment ago (TIME_WAIT): it is free in up to 60 s"
+        )
 
 
 def test_all_problems_at_once(squatter: socket.socket, tmp_path: Path) -> None:
