@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 from pdctl import __version__, program
 from pdctl.errors import ExitCode, MissingExtraError, PdctlError, StorageError, TopologyError, limit_reached
+from pdctl.render import term
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import NoReturn, TextIO
+    from typing import NoReturn
 
 
 # Errors of pdctl's environment: full, read-only, broken or forbidden files and devices.
@@ -58,7 +59,7 @@ def run(argv: Sequence[str]) -> None:
         try:
             code = call(app, argv)
         finally:
-            sys.stdout.flush()  # flush here, where a full disk or a closed pipe is still handled
+            term.out().flush()  # flush here, where a full disk or a closed pipe is still handled
         if code == INTERRUPTED:
             reraise(signal.SIGINT)
         _leave(code)
@@ -67,13 +68,13 @@ def run(argv: Sequence[str]) -> None:
         _leave(error.exit_code)
     except BrokenPipeError:
         # The reader went away (`pdctl … | head`): this is not an error, and nothing more can be printed.
-        _silence()
+        term.silence(sys.stdout)
         _leave(ExitCode.OK)
     except OSError as error:
         reached = limit_reached(error) or (_refused(error) if error.errno in SURROUNDINGS else None)
         if reached is not None:
             _say(reached)
-            _silence()
+            term.silence(sys.stdout)
             _leave(reached.exit_code)
         _report()
         _leave(ExitCode.BUG)
@@ -139,12 +140,6 @@ def _utf16(letter: str) -> Iterator[int]:
     return (int.from_bytes(data[at : at + 2], "big") for at in range(0, len(data), 2))
 
 
-def _silence(stream: TextIO | None = None) -> None:
-    """Redirect a broken stream to /dev/null, so that the interpreter's exit does not try to write again."""
-    with contextlib.suppress(OSError, ValueError):  # standard output may be closed, or not a file
-        os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
-
-
 def _refused(error: OSError) -> StorageError:
     """The error for an operation that the operating system refused, which is never a bug of pdctl."""
     where = f"{error.filename}: " if error.filename is not None else ""
@@ -164,12 +159,12 @@ def _say(error: PdctlError) -> None:
         _print(error)
         sys.stderr.flush()
     except OSError:  # a full disk, or nobody reads: the exit code still tells
-        _silence(sys.stderr)
+        term.silence(sys.stderr)
 
 
 def _print(error: PdctlError) -> None:
     if isinstance(error, TopologyError) and error.diagnostics:
-        from pdctl.render import diagnostics, term
+        from pdctl.render import diagnostics
 
         diagnostics.show(diagnostics.of(error), term.err())
     text = str(error.message)

@@ -7,12 +7,13 @@ import os
 import queue
 import shlex
 import shutil
+import sys
 import threading
 import time
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from pdctl.errors import PdctlError
+from pdctl.errors import PdctlError, StorageError
 from pdctl.launch.log_tail import PROBE, LogFollower, LogLine
 from pdctl.launch.run import EventKind, RunEvent
 from pdctl.render import run_view, term
@@ -92,8 +93,18 @@ class LaunchDisplay:
 
     def serving(self, run: Run) -> None:
         self._view.close()
-        run_view.banner(run, term.out())
-        term.out().write(f"  {shlex.join(['pdctl', 'down', run.name])}")
+        down = shlex.join(["pdctl", "down", run.name])
+        try:
+            run_view.banner(run, term.out())
+            term.out().write(f"  {down}")
+            term.out().flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            term.silence(sys.stdout)
+            where = f"`{run.name}` serves at {run.deployment.url} and goes on"
+            fix = f"{shlex.join(['pdctl', 'status', run.name])}, or {down}"
+            raise StorageError(f"standard output: {error.strerror}; {where}", fix) from None
 
     def say(self, sentence: str) -> None:
         term.err().write(sentence)
@@ -143,8 +154,11 @@ class LaunchDisplay:
         assert self._directory is not None
         with contextlib.suppress(PdctlError):
             self._run = self._directory.load()  # with the addresses that the cluster assigned
-        run_view.banner(self._run, term.out())
-        term.out().stream.flush()  # even to a pipe: scripts wait for it
+        try:
+            run_view.banner(self._run, term.out())  # flushed, even to a pipe: scripts wait for it
+        except OSError as error:
+            term.silence(sys.stdout)
+            term.err().write(f"standard output: {error.strerror}; serving at {self._run.deployment.url}")
         if self._follow:
             term.err().write(term.err().style(HINT, "dim"))
             self._follower = LogFollower(self._directory.ends(self._run), self._line)

@@ -169,7 +169,7 @@ def banner(run: Run, term: Term) -> None:
     term.write(f"  {shlex.join(words)}")
     term.write(f"  {ask}")
     rehearsal(run.deployment, term)
-    term.stream.flush()
+    term.flush()
 
 
 def dry_run(found: DryRun, as_json: bool, term: Term) -> None:

@@ -52,10 +52,32 @@ class Term:
         return f"\x1b[{';'.join(STYLES[name] for name in names)}m{text}\x1b[0m"
 
     def write(self, text: str = "") -> None:
-        self.stream.write(text + "\n")
+        with _named(self.stream):
+            self.stream.write(text + "\n")
+
+    def flush(self) -> None:
+        with _named(self.stream):
+            self.stream.flush()
 
     def symbol(self, fancy: str, plain: str) -> str:
         return fancy if self.unicode else plain
+
+
+@contextlib.contextmanager
+def _named(stream: IO[str]) -> Iterator[None]:
+    """Let an error of a standard stream name it."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and stream in (sys.stdout, sys.stderr):
+            error.filename = "standard output" if stream is sys.stdout else "standard error"
+        raise
+
+
+def silence(stream: IO[str]) -> None:
+    """Redirect a broken stream to /dev/null, so that the interpreter's exit does not try to write again."""
+    with contextlib.suppress(OSError, ValueError):  # standard output may be closed, or not a file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def out() -> Term:

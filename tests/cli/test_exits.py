@@ -22,7 +22,10 @@ PLAN = [sys.executable, "-m", "pdctl", "plan", "1p1d"]
 def test_a_full_disk_behind_standard_output() -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(PLAN, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (4, "error: No space left on device\n  fix: free space there\n")
+    assert (done.returncode, done.stderr) == (
+        4,
+        "error: standard output: No space left on device\n  fix: free space there\n",
+    )
 
 
 @pytest.mark.parametrize("verb", [["explain", "--all"], ["dialect", "show", "sglang"]], ids=lambda words: words[0])

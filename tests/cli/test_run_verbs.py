@@ -228,6 +228,39 @@ def test_a_detached_launch_that_fails_says_why_in_the_foreground(shell: Shell) -
     assert shell.run("ls").stdout.splitlines()[1].split("\t")[1] == "failed"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_detached_run_whose_address_cannot_be_printed_is_said_to_go_on(shell: Shell) -> None:
+    argv = [sys.executable, "-m", "pdctl", "launch", "blue.yaml", "-d"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            argv, env=shell.env, cwd=shell.folder, stdout=full, stderr=subprocess.PIPE, text=True, timeout=DEADLINE,
+            check=False,
+        )  # fmt: skip
+    said = f"error: standard output: No space left on device; `blue` serves at {shell.router} and goes on\n"
+    assert done.returncode == 4
+    assert done.stderr.endswith(f"{said}  fix: pdctl status blue, or pdctl down blue\n"), done.stderr
+    assert shell.run("status", "blue").returncode == 0
+    assert shell.run("down", "blue").returncode == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_in_the_foreground_the_lines_go_on_where_the_address_cannot_be_printed(shell: Shell) -> None:
+    argv = [sys.executable, "-m", "pdctl", "launch", "blue.yaml"]
+    with Path("/dev/full").open("w") as full:
+        launcher = subprocess.Popen(
+            argv, env=shell.env, cwd=shell.folder, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    shell.started.append(launcher)
+    assert launcher.stderr is not None
+    said = f"standard output: No space left on device; serving at {shell.router}\n"
+    assert any(line == said for line in launcher.stderr)
+    assert "the logs follow" in launcher.stderr.readline()
+    launcher.terminate()
+    rest = launcher.communicate(timeout=DEADLINE)[1]
+    assert launcher.returncode == -signal.SIGTERM
+    assert "nothing left: 3 processes gone" in rest
+
+
 def test_logs_go_where_the_topology_says(shell: Shell) -> None:
     shell.run("launch", "blue.yaml", "-d", "--set", "roles.decode.args.exit=3", "--set", "readiness.logs.dir=elsewhere")
     assert "no memory" in (shell.folder / "elsewhere" / "blue" / "decode-0.log").read_text()
