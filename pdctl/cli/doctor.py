@@ -218,6 +218,7 @@ def _of_run(name: str | None, static: bool) -> Subject:
         model=run.deployment.served_name,
         logs=tuple(logs),
         names=logs,
+        run=run.name,
         own={} if static or over else run_health.own(run),
         folders={} if static or over else run_health.folders(directory),
         ended=() if static else run_health.ended(run, directory),

@@ -47,7 +47,7 @@ class Facts:
 
     asked: what this run was meant to look at; a check that needs anything else is skipped, not failed.
     queues: read after the canaries. logs: lines from the logs of a run. logged: the instances whose logs were read.
-    ended: processes of the run that have ended, as its supervisor recorded them.
+    run: the name of the run, "" for anything else. ended: its processes that have ended, as its supervisor recorded.
     Compared by identity, because results derived from a Facts are cached by it.
     """
 
@@ -56,6 +56,7 @@ class Facts:
     manifest: Manifest | None = None
     endpoints: tuple[Endpoint, ...] = ()
     engines: tuple[ObservedEngine, ...] = ()
+    run: str = ""
     ended: tuple[Ended, ...] = ()
     bootstraps: tuple[Bootstrap, ...] = ()
     router: ObservedRouter | None = None

@@ -45,6 +45,7 @@ def gather(request: Request, needs: frozenset[Needs] = EVERYTHING) -> Facts:
         manifest=request.manifest,
         endpoints=request.endpoints or (asking.planned(request.plan) if request.plan is not None else ()),
         depth=request.depth,
+        run=request.run,
         ended=request.ended,
     )
     with ThreadPoolExecutor(4, "doctor") as pool:

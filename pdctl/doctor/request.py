@@ -53,8 +53,9 @@ class Request:
     addresses. router_metrics: the URL of its Prometheus text, if on neither its own port nor 29000.
     key: bearer token for servers that require one. model: the name canaries request ("": the engine's own).
     logs: files, directories or globs. names: path → instance, for a run. since: epoch seconds; older lines belong to
-    another run. environ: this host's, for the host checks. own: pid → instance of the run's processes on this host.
-    ended: those that have ended, as recorded. folders: where the run writes, each with why writing fails, or "".
+    another run. environ: this host's, for the host checks. run: its name, "" for anything else. own: pid → instance of
+    its processes on this host. ended: those that have ended, as recorded. folders: where it writes, each with why
+    writing fails, or "".
     extras: after the pairs, also send an over-length prompt, a cancelled stream, n = 2 and a burst.
     """
 
@@ -71,6 +72,7 @@ class Request:
     names: Mapping[str, str] = field(default_factory=_nothing)
     since: float | None = None
     environ: Mapping[str, str] = field(default_factory=_nothing)
+    run: str = ""
     own: Mapping[int, str] = field(default_factory=_no_pids)
     folders: Mapping[str, str] = field(default_factory=_nothing)
     ended: tuple[Ended, ...] = ()

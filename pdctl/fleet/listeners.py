@@ -97,6 +97,22 @@ def stopped(own: Mapping[int, str]) -> tuple[Holder, ...]:
     return tuple(one for pid in own if (one := process(pid, own)).stopped)
 
 
+def in_other_networks(own: Mapping[int, str]) -> dict[str, int]:
+    """Instance → pid of its first process that is in another network namespace than this one, if that can be seen."""
+    found: dict[str, int] = {}
+    with contextlib.suppress(OSError):
+        here = _network("self")
+        for pid, instance in own.items():
+            with contextlib.suppress(OSError):
+                if _network(str(pid)) != here:
+                    found.setdefault(instance, pid)
+    return found
+
+
+def _network(process: str) -> str:
+    return str((PROC / process / "ns" / "net").readlink())
+
+
 def closing_sockets() -> frozenset[str]:
     """The inodes of all sockets in CLOSE_WAIT."""
     return frozenset(inode for _, state, inode in _sockets() if state == CLOSE_WAIT)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -178,6 +180,24 @@ def test_a_stopped_decode_is_not_a_taken_port(recorded: bool) -> None:
     assert found.headline == f"decode-0 does not answer: its process (pid {pid}) is stopped"
     assert found.fix == f"kill -CONT {pid}"
     assert code is ExitCode.NOT_PROBED if not recorded else ExitCode.FINDINGS
+
+
+def test_a_decode_in_another_network_is_not_down() -> None:
+    """Its process lives, and its address means nothing here."""
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "-rn", "true"], check=False).returncode:
+        pytest.skip("no network namespaces for this user")
+    command = ["unshare", "-rn", "sh", "-c", "echo; exec cat"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        asked = planned(closed_port(), {os.getpid(): "prefill-0", process.pid: "decode-0"})
+        report, _ = seen(dataclasses.replace(asked, run="chat"))
+        process.kill()
+    (found,) = of_decode(report)
+    assert found.code == "PD901"
+    assert "not reachable from here: the run is in another network namespace" in found.headline
+    assert found.fix == f"nsenter -t {process.pid} -n pdctl doctor --run chat"
+    assert {one.code for one in report.findings if one.instance == "prefill-0"} & {"PD604", "PD901"} == {"PD604"}
 
 
 def test_a_stranger_at_the_port_is_named_by_its_pid() -> None:

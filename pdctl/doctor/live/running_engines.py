@@ -62,7 +62,7 @@ def down(facts: Facts) -> list[Finding] | Skipped | Unknown:
     return [
         ended_instance(ended[engine.endpoint.name]) if engine.endpoint.name in ended else _down(engine)
         for engine in facts.engines
-        if not engine.reached and engine.asked and not _elsewhere(engine)
+        if not engine.reached and engine.asked and not _elsewhere(engine) and not _in_other_network(facts, engine)
     ] or _read_each(facts)
 
 
@@ -204,8 +204,37 @@ def not_reachable(facts: Facts) -> list[Finding] | Skipped | Unknown:
             fix=f"pdctl doctor {given}" if len(facts.engines) <= FEW else "the same command",
         )
         for engine in facts.engines
-        if not engine.reached and _elsewhere(engine)
+        if not engine.reached and _elsewhere(engine) and not _in_other_network(facts, engine)
     ] or _read_each(facts)
+
+
+def other_network(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD901: its process lives in another network namespace of this host, where its address is another."""
+    if facts.host is None:
+        return Unknown("this host was not looked at")
+    return [
+        _other_network(facts, engine, pid)
+        for engine in facts.engines
+        if not engine.reached and (pid := _in_other_network(facts, engine))
+    ] or _read_each(facts)
+
+
+def _other_network(facts: Facts, engine: ObservedEngine, pid: int) -> Finding:
+    name = engine.endpoint.name
+    found = finding(
+        "PD901",
+        name,
+        observed="the run is in another network namespace",
+        expected="doctor in the network namespace of the run",
+        evidence=(f"/proc/{pid}/ns/net is not doctor's", f"{engine.endpoint.url}: {engine.reason}"),
+    )
+    headline = f"{name} is not reachable from here: the run is in another network namespace (pid {pid} lives)"
+    return replace(found, headline=headline, fix=f"nsenter -t {pid} -n pdctl doctor --run {facts.run}".rstrip())
+
+
+def _in_other_network(facts: Facts, engine: ObservedEngine) -> int:
+    """The pid of its process in another network namespace than doctor's; 0 if there is none."""
+    return facts.host.elsewhere.get(engine.endpoint.name, 0) if facts.host is not None else 0
 
 
 def too_late(facts: Facts) -> list[Finding] | Skipped | Unknown:
@@ -414,6 +443,7 @@ CHECKS = (
     Check("PD803", LIVE, clocks),
     Check("PD901", LIVE, not_reachable),
     Check("PD901", LIVE, too_late),
+    Check("PD901", (Needs.ENDPOINT, Needs.HOST), other_network),
     Check("PD902", LIVE, nobody),
     Check("PD903", LIVE, foreign),
     Check("PD904", LIVE, locked),
