@@ -139,14 +139,18 @@ SHAPE = RankKey(-1, -1, -1, -1)
 
 
 class BootstrapError(Exception):
-    """A call without a usable answer; `status` and `text` are the answer's, if any. `final`: retrying cannot help."""
+    """A call without a usable answer; `status` and `text` are the answer's, if any. `final`: retrying cannot help.
 
-    def __init__(self, message: str, final: bool = False, status: int = 0, text: str = "") -> None:
+    errno: of the connection or, negative, of the name's lookup that failed; 0 for anything else.
+    """
+
+    def __init__(self, message: str, final: bool = False, status: int = 0, text: str = "", errno: int = 0) -> None:
         super().__init__(message)
         self.message = message
         self.final = final
         self.status = status
         self.text = text
+        self.errno = errno
 
 
 class BootstrapClient:
@@ -221,7 +225,7 @@ class BootstrapClient:
         except ValueError as error:  # a name that cannot be looked up: a label is too long, empty or not valid IDNA
             raise BootstrapError(f"{url}: not an address ({error})", True) from None
         except (OSError, asyncio.TimeoutError, h11.RemoteProtocolError) as error:
-            raise BootstrapError(f"{url}: {_cause(error, timeout)}") from None
+            raise BootstrapError(f"{url}: {_cause(error, timeout)}", errno=getattr(error, "errno", None) or 0) from None
         if status != 200:
             raise refused(url, status, text.decode("utf-8", "replace")[:500])
         return text

@@ -87,6 +87,11 @@ class PrefillManager(KvManager):
         return self._registration.failure
 
     @property
+    def registration_error(self) -> BootstrapError | None:
+        """That of the latest attempt to register; None if none has failed."""
+        return self._registration.error
+
+    @property
     def prefill_rank(self) -> int:
         """sglang 0.5.23: attn_tp_rank * (pp_size * attn_cp_size) + pp_rank * attn_cp_size + attn_cp_rank."""
         return self.config.attn_tp_rank * self.config.pp_size + self.config.pp_rank

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import random
 import threading
@@ -23,6 +24,10 @@ LONGEST_DELAY = 30.0
 # A server bound to all interfaces is reached on the loopback address of the same family (sglang 0.5.18+).
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
+NO_NETWORK = frozenset(
+    {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.EADDRNOTAVAIL, errno.EACCES}
+)
+
 
 def delay(first: float, attempts: int, jitter: float) -> float:
     """Return the seconds to wait after `attempts` attempts; `jitter` in [0, 1) varies the last quarter of them."""
@@ -32,6 +37,18 @@ def delay(first: float, attempts: int, jitter: float) -> float:
 def server_address(config: DisaggConfig) -> str:
     host = WILDCARDS.get(config.bootstrap_host, config.bootstrap_host)
     return f"[{host}]:{config.bootstrap_port}" if ":" in host else f"{host}:{config.bootstrap_port}"
+
+
+def advice(error: BootstrapError | None) -> str:
+    """What helps a rank whose registration failed with `error`; None: no attempt has ended."""
+    number = error.errno if error is not None else 0
+    if number in NO_NETWORK:
+        return "bring up the network of this host (ip address; ip route), or give --host an address that it reaches"
+    if number < 0:
+        return "give --host an address, or a name that can be looked up here"
+    if number == errno.ECONNREFUSED:
+        return "look in the lines before this one for why the bootstrap server of this instance does not listen"
+    return "look for what else listens on --disaggregation-bootstrap-port"
 
 
 def rank_row(config: DisaggConfig, rank_port: int, instance: str | None = None) -> RankRow:
@@ -59,12 +76,15 @@ def rank_row(config: DisaggConfig, rank_port: int, instance: str | None = None) 
 class Registration:
     """`done` is set when the server has taken the row; `failure` says why it never will. Runs on the manager's loop.
 
+    error: of the latest attempt, if that failed.
+
     Afterwards it checks regularly that the row is still there: a restarted server has lost all rows.
     """
 
     def __init__(self, loop: KvLoop, config: DisaggConfig, instance: str, changed: Callable[[], None]) -> None:
         self.done = threading.Event()
         self.failure = ""
+        self.error: BootstrapError | None = None
         self._loop = loop
         self._address = server_address(config)
         self._row = rank_row(config, loop.port, instance)
@@ -82,6 +102,7 @@ class Registration:
                 await self._loop.bootstrap.register_rank(self._address, self._row)
                 break
             except BootstrapError as error:
+                self.error = error
                 log.warning("Prefill register attempt %d/%d failed: %s", attempt, ATTEMPTS, error.message)
                 if attempt == ATTEMPTS:
                     self._give_up(error.message)

@@ -21,6 +21,7 @@ from pdctl.engine.kvcache.metadata_row import MetadataSlots
 from pdctl.engine.model.model_runner import ModelRunner
 from pdctl.engine.model.parallel import Groups
 from pdctl.engine.prefill.prefill_manager import PrefillManager
+from pdctl.engine.prefill.registration import advice
 from pdctl.engine.scheduler import rank_parts
 from pdctl.engine.scheduler.loop import Scheduler
 from pdctl.engine.scheduler.rank_mailbox import Mailbox
@@ -194,14 +195,18 @@ class Rank:
 
     def _await_registration(self, manager: PrefillManager) -> None:
         """Wait until the instance's bootstrap server knows this rank: until then no decode can find it."""
-        deadline = time.monotonic() + REGISTRATION_DEADLINE
+        began = time.monotonic()
         while not manager.registered.wait(REGISTRATION_LOOK):
-            if not manager.registration_failure and time.monotonic() < deadline:
+            waited = time.monotonic() - began
+            if not manager.registration_failure and waited < REGISTRATION_DEADLINE:
                 continue
             address = f"{self._args.host}:{self._args.disaggregation_bootstrap_port}"
-            reason = manager.registration_failure or "no answer"
-            message = f"not registered at bootstrap server {address} in {REGISTRATION_DEADLINE:g} s: {reason}"
-            raise NotReadyError(message, "look for what else listens on --disaggregation-bootstrap-port")
+            error = manager.registration_error
+            reasons = (manager.registration_failure, error.message if error is not None else "no answer")
+            message = (
+                f"not registered at bootstrap server {address} in {waited:.0f} s: {': '.join(filter(None, reasons))}"
+            )
+            raise NotReadyError(message, advice(error))
 
     def __exit__(self, *_: object) -> None:
         if self._manager is not None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import socket
+import sys
 from dataclasses import replace
 
 import pytest
 
-from pdctl.engine.prefill.registration import delay, rank_row, server_address
+from pdctl.engine.kv_link.bootstrap_client import BootstrapError
+from pdctl.engine.prefill.registration import advice, delay, rank_row, server_address
 from tests.engine.kv_link.rig import HOST, PREFILL, bootstrap, prefill_side
 from tests.ports import free_port
 
@@ -37,6 +40,29 @@ def test_a_server_that_never_comes_is_reported_and_wakes_the_scheduler(caplog: p
         assert not prefill.manager.registered.is_set()
     assert [record.levelname for record in caplog.records].count("WARNING") == 5
     assert f"{text}: http://" in caplog.text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux answers a connection to a multicast address so")
+@pytest.mark.parametrize(
+    ("host", "error", "fix"),
+    [
+        ("224.0.0.1", "Network is unreachable", "bring up the network of this host"),
+        (HOST, "connection refused", "why the bootstrap server of this instance does not listen"),
+    ],
+)
+def test_the_advice_fits_the_error(host: str, error: str, fix: str) -> None:
+    with prefill_side(free_port(), registered=False, registration_delay=0.01, bootstrap_host=host) as prefill:
+        prefill.woken.wait("final failure", lambda: prefill.manager.registration_failure)
+        last = prefill.manager.registration_error
+    assert last is not None
+    assert error in last.message
+    assert fix in advice(last)
+
+
+def test_advice_where_no_connection_was_tried_or_one_was_answered() -> None:
+    assert "a name that can be looked up" in advice(BootstrapError("no such name", errno=socket.EAI_NONAME))
+    assert "what else listens on" in advice(None)
+    assert "what else listens on" in advice(BootstrapError("http://127.0.0.1:8998/route: 404", status=404))
 
 
 @pytest.mark.parametrize(
