@@ -133,6 +133,7 @@ class Adapter:
     pairs_at_debug: a router that names the pair of a request only at DEBUG.
     names_address: a router that names the bootstrap address it sends with each room, which may differ from its list.
     reads_prefill: a router that reports a request as answered only once it has read the prefill's whole answer too.
+    writes_utc: a router whose lines carry UTC without saying so, whatever its host's zone.
     """
 
     speaker: Speaker
@@ -146,6 +147,7 @@ class Adapter:
     pairs_at_debug: bool = False
     names_address: bool = False
     reads_prefill: bool = False
+    writes_utc: bool = False
 
 
 VARIABLE = "PDCTL_ENGINES"

@@ -1,7 +1,7 @@
 """Convert stamps in log prefixes to seconds since the epoch, on the clock of the host that wrote them.
 
-A prefix is local time without a zone. The zone is the one requested, else the one found in the log itself
-(`utc_offset` of its HTTP access lines), else this machine's.
+A prefix is local time without a zone. The zone is the one requested, else the one that the logs show (`utc_offset` of
+HTTP access lines; pdctl/logs/zones.py), else this machine's.
 """
 
 from __future__ import annotations

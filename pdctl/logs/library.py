@@ -55,7 +55,7 @@ class Behind(NamedTuple):
 
 
 class Library:
-    """tz: the zone of prefixes; None: the one found in a log itself, else this machine's.
+    """tz: the zone of prefixes; None: the one the logs show, else this machine's.
 
     since, until: epoch seconds; lines with a time outside are ignored, and plain parts are not read there. index: cache
     answers, and use the index of rooms if there is one. progress: called with bytes read and total bytes. notes: what
@@ -134,7 +134,12 @@ class Library:
     @property
     def notes(self) -> tuple[str, ...]:
         streams = (note for log in self.logs for note in log.notes)
-        return (*streams, *self._noted, *self._search.notes, *self._clocks.notes)
+        return (*streams, *self._noted, *self._search.notes, *self._clocks.zone_notes, *self._clocks.notes)
+
+    @property
+    def zone_notes(self) -> tuple[str, ...]:
+        """Which logs are in a zone that is neither the requested one nor this machine's, and what shows it."""
+        return self._clocks.zone_notes
 
     def of_room(self, room: int) -> tuple[Event, ...]:
         """Every line of all logs that names the room, in decimal or hex, in file order per log.

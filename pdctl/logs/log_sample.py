@@ -7,21 +7,25 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from pdctl.engines.adapters import adapter
 from pdctl.engines.identify import Identity, identify
-from pdctl.engines.prefix import split
+from pdctl.engines.prefix import cut, split, stamp_of
+from pdctl.engines.sglang import time_stats
 from pdctl.engines.sign import Sign
 from pdctl.logs import window
 from pdctl.logs.clock import DAY, Clock, undated_since, zone_of_offset
 from pdctl.logs.line_repair import rejoined_lists
 from pdctl.logs.part import modified
+from pdctl.logs.zones import LogTimes, infer_zones, offset_by_entries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pdctl.engines.prefix import Stamp
     from pdctl.engines.speech import Speech
     from pdctl.logs.source import Log
     from pdctl.logs.window import Numbers
+    from pdctl.logs.zones import ZoneFound
 
 SHORT_HEAD, SHORT_TAIL = 1 << 15, 1 << 13  # bytes
 LONG_HEAD = 1 << 16  # bytes of a head that contains a start, where a process says more about itself
@@ -31,6 +35,10 @@ _HEX = re.compile(
     rb"room[^0-9\n]{1,60}?0x[0-9a-f]{1,16}(?![0-9a-zA-Z])"
     rb"|room[=\"': ]{1,6}(?=[0-9]{0,15}[a-f])[0-9a-f]{9,16}(?![0-9a-zA-Z-])"
 )
+# A room, or a request id as engines and routers make them; a smaller number may be anything.
+_ID = re.compile(rb"(?<![0-9a-zA-Z.])(?:[0-9]{15,20}|[0-9a-f]{32})(?![0-9a-zA-Z.])")
+_MOST_IDS = 64  # of a log's head, and as many of the rest: two logs are compared by them
+_UTC = Clock(dt.timezone.utc)
 
 
 class LogSample:
@@ -72,13 +80,50 @@ class LogSample:
         found = (_first(self.head), _first(reversed(self.rest or self.head)))
         return tuple(stamp for stamp in found if stamp is not None)
 
+    @property
+    def zoned(self) -> bool:
+        """Whether the lines write their zone, as far as the first and the last stamp tell."""
+        return bool(self.stamps) and all(stamp.zone is not None for stamp in self.stamps)
+
+    @cached_property
+    def offset(self) -> int | None:
+        """Seconds east of UTC, if an access line or the times of requests show them."""
+        own = zone_of_offset(self.identity.facts.get("utc_offset", ""))
+        away = own.utcoffset(None) if own is not None else None
+        if away is not None:
+            return int(away.total_seconds())
+        entries = []
+        for line in (*self.head, *self.rest):
+            entry = time_stats.entry_of(line)
+            stamp = stamp_of(cut(line)) if entry is not None else None
+            written = _UTC.read(stamp) if stamp is not None and stamp.year else None
+            if entry is not None and written is not None:
+                entries.append((written.t, entry))
+        return offset_by_entries(entries)
+
+    @cached_property
+    def ids(self) -> Mapping[bytes, float]:
+        """Rooms and request ids of the samples → when each first occurs, as written, in seconds as if it were UTC."""
+        found: dict[bytes, float] = {}
+        for lines in (self.head, self.rest):
+            most = len(found) + _MOST_IDS
+            for line in lines:
+                names = [name for name in _ID.findall(line) if name not in found]
+                stamp = stamp_of(cut(line)) if names else None
+                instant = _UTC.read(stamp) if stamp is not None and stamp.year else None
+                if instant is not None:
+                    found.update(dict.fromkeys(names, instant.t))
+                if len(found) >= most:
+                    break
+        return found
+
 
 def _first(lines: Iterable[bytes]) -> Stamp | None:
     return next((stamp for line in lines if (stamp := split(line).stamp) is not None), None)
 
 
 class LogClocks:
-    """zone: the one requested; None: the one found in a log itself, else this machine's. notes: what is assumed."""
+    """zone: the one requested; None: the one the logs show, else this machine's. notes: what is assumed."""
 
     def __init__(self, logs: Sequence[Log], zone: dt.tzinfo | None, sample: Callable[[Log], LogSample]) -> None:
         self._logs, self._zone, self._sample = logs, zone, sample
@@ -92,7 +137,46 @@ class LogClocks:
         return found
 
     def zone_of(self, log: Log) -> dt.tzinfo | None:
-        return self._zone or zone_of_offset(self._sample(log).identity.facts.get("utc_offset", ""))
+        if self._zone is not None:
+            return self._zone
+        found = self._zones.get(log.instance)
+        return None if found is None else dt.timezone(dt.timedelta(seconds=found.offset))
+
+    @cached_property
+    def zone_notes(self) -> tuple[str, ...]:
+        said: dict[tuple[str, str], dict[str, list[str]]] = {}
+        for log in self._logs:
+            found = self._zones.get(log.instance)
+            if found is None or self._sample(log).zoned:
+                continue
+            span = self._times(log).span
+            moment = span[0] - found.offset if span else modified(log.parts[-1])
+            here = int((dt.datetime.fromtimestamp(moment).astimezone().utcoffset() or dt.timedelta()).total_seconds())
+            if here != found.offset:
+                reasons = said.setdefault((_spelt(found.offset), _spelt(here)), {})
+                reasons.setdefault(found.why, []).append(log.instance)
+        return tuple(
+            f"the logs' times are read as {zone}, this machine's zone is {here} (--tz overrules): "
+            + "; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items())
+            for (zone, here), reasons in said.items()
+        )
+
+    @cached_property
+    def _zones(self) -> Mapping[str, ZoneFound]:
+        return {} if self._zone is not None else infer_zones([self._times(log) for log in self._logs])
+
+    def _times(self, log: Log) -> LogTimes:
+        sample = self._sample(log)
+        read = [_UTC.read(stamp) for stamp in sample.stamps if stamp.year]
+        moments = [instant.t for instant in read if instant is not None]
+        writer = adapter(sample.identity.speaker)
+        return LogTimes(
+            log.instance,
+            None if sample.zoned else sample.offset,
+            sample.zoned or (writer is not None and writer.writes_utc),
+            (min(moments), max(moments)) if moments else None,
+            lambda: sample.ids,
+        )
 
     def since(self, log: Log) -> float:
         """Epoch seconds from which the log's undated stamps count: around the log's own dates, if it has any."""
@@ -118,9 +202,15 @@ class LogClocks:
         clocks = [stamp.hour * 3600.0 + stamp.minute * 60.0 + stamp.second for stamp in stamps]
         changed = max(modified(log.parts[-1]) for log in logs)
         whole = (min(first for first, _ in dated), max(last for _, last in dated)) if dated else None
-        since = undated_since(clocks, whole, changed, self._zone)
-        day = dt.datetime.fromtimestamp(since + DAY / 2, self._zone)
+        zone = self.zone_of(logs[0])
+        since = undated_since(clocks, whole, changed, zone)
+        day = dt.datetime.fromtimestamp(since + DAY / 2, zone)
         names = ", ".join(log.instance for log in logs)
         reason = "the day of the other logs" if dated else "the day of the files' last change"
         self.notes = (f"{names}: lines carry no date; taken to be of {day:%Y-%m-%d}, {reason}",)
         return since
+
+
+def _spelt(east: int) -> str:
+    hours, minutes = divmod(abs(east) // 60, 60)
+    return f"UTC{'-' if east < 0 else '+'}{hours:02}:{minutes:02}" if east else "UTC"

@@ -234,8 +234,8 @@ class ListNotes:
     """died: instances that ended without being told to. quiet: engines that write no line about a healthy room.
 
     lost: one sentence on each log whose process could not write all of its lines.
-    strange: one sentence on each log that was not understood. known: some log is an engine's or a router's, and a line
-    was written in the requested time window.
+    strange: one sentence on each log that was not understood. zones: on logs that are not in this machine's zone.
+    known: some log is an engine's or a router's, and a line was written in the requested time window.
     """
 
     def __init__(self, library: Library) -> None:
@@ -258,6 +258,7 @@ class ListNotes:
             for log, one in found.items()
             if one.said
         )
+        self.zones = library.zone_notes
         empty = library.limits is not None and library.empty
         self.known = not empty and any(
             one.kind in (SourceKind.ENGINE, SourceKind.ROUTER, SourceKind.MIXED) for one in found.values()
@@ -274,7 +275,7 @@ class ListNotes:
                 )
             else:
                 said.append("no line of these logs names a room")
-        return (*said, *self.lost, *self.strange)
+        return (*said, *self.lost, *self.strange, *self.zones)
 
     def of_one(self) -> tuple[str, ...]:
         """Why a room requested by its number may have left no line, even if other rooms did."""

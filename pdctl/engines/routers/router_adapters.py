@@ -135,7 +135,15 @@ _MINI_LB_ROWS = (
 )  # fmt: skip
 
 
-SMG = Adapter(Speaker.SMG, _SMG_ROWS, Speaker.SGLANG_ROUTER, command=ROUTERS["smg"].words, pairs_at_debug=True)
+# Both format their timestamps with tracing_subscriber's ChronoUtc.
+SMG = Adapter(
+    Speaker.SMG,
+    _SMG_ROWS,
+    Speaker.SGLANG_ROUTER,
+    command=ROUTERS["smg"].words,
+    pairs_at_debug=True,
+    writes_utc=True,
+)
 # 0.3 ends a request only once it has read the prefill's whole answer; this is not known of smg.
 SGLANG_ROUTER = Adapter(
     Speaker.SGLANG_ROUTER,
@@ -143,6 +151,7 @@ SGLANG_ROUTER = Adapter(
     command=ROUTERS["sglang-router"].words,
     pairs_at_debug=True,
     reads_prefill=True,
+    writes_utc=True,
 )
 # Written in Python, it also serves through uvicorn, so those lines are its own.
 MINI_LB = Adapter(Speaker.MINI_LB, _MINI_LB_ROWS, Speaker.SGLANG, command=ROUTERS["mini-lb"].words)

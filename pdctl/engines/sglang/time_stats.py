@@ -54,6 +54,11 @@ def read(text: str, role: str) -> TimeStats:
     return TimeStats(tuple(parts), _real(_ENTRY, text), total * 1e6 if total else None, speed or None)
 
 
+def entry_of(line: bytes) -> float | None:
+    """When the request of such a line arrived, epoch seconds; None for another line."""
+    return _real(_ENTRY, line.decode("ascii", "replace")) if b" entry_time=" in line else None
+
+
 def _real(pattern: re.Pattern[str], text: str) -> float | None:
     found = pattern.search(text)
     return numerals.real(found[1]) if found else None

@@ -1,0 +1,121 @@
+"""Whatever the reader's zone is, the logs tell the same story."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pdctl.logs.library import Library
+from pdctl.logs.source import open_logs
+from pdctl.trace.diagnose import diagnose
+from pdctl.trace.summaries import ListNotes, room_summaries
+from pdctl.trace.tracer import Tracer
+from tests.trace import recordings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+READERS = ("UTC", "Europe/Berlin", "Asia/Kathmandu", "America/New_York")
+WITHOUT_PORTS = "2p1d-missing-ports-debug-sgl058"
+STAMP = re.compile(r"(?<=\[)2026-11-2\d \d\d:\d\d:\d\d")
+ACCESS = re.compile(r"(?<=\[)\d\d/Nov/2026:\d\d:\d\d:\d\d \+0000")
+
+
+@pytest.fixture(autouse=True)
+def _restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def read_in(zone: str, paths: Iterable[str], monkeypatch: pytest.MonkeyPatch) -> Library:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    return Library(open_logs(list(paths)), index=False)
+
+
+def story(library: Library) -> tuple[Any, ...]:
+    rooms = sorted(
+        (one.room, one.prefill, one.decode, str(one.phase_reached), one.seconds, one.outcome, one.code, one.at_least)
+        for one in room_summaries(library)
+    )
+    found = diagnose(library)
+    return (
+        rooms,
+        found.tally,
+        [(one.code, one.headline, one.rooms, one.until - one.since) for one in found.findings if one.since],
+        [(one.instance, one.code, one.at - one.since) for one in found.deaths],
+    )
+
+
+@pytest.mark.parametrize("scenario", recordings.SCENARIOS)
+def test_every_reader_is_told_the_same(scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = recordings.logs(scenario)
+    told = story(read_in("UTC", paths, monkeypatch))
+    for zone in READERS[1:]:
+        assert story(read_in(zone, paths, monkeypatch)) == told, zone
+
+
+def copied_east(hours: int, scenario: str, folder: Path, access: bool = True) -> list[str]:
+    """The recording as engines write it whose hosts are that far east of UTC; the router writes UTC wherever it is."""
+    away = dt.timedelta(hours=hours)
+
+    def stamp(found: re.Match[str]) -> str:
+        return (dt.datetime.fromisoformat(found[0]) + away).isoformat(" ")
+
+    def clock(found: re.Match[str]) -> str:
+        moment = dt.datetime.strptime(found[0], "%d/%b/%Y:%H:%M:%S %z") + away
+        return moment.strftime("%d/%b/%Y:%H:%M:%S ") + f"+{hours:02}00"
+
+    paths = []
+    for path in map(Path, recordings.logs(scenario)):
+        text = (gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()).decode()
+        if not path.name.startswith("router"):
+            lines = text.splitlines(keepends=True)
+            text = "".join(line for line in lines if access or not ACCESS.search(line))
+            text = STAMP.sub(stamp, ACCESS.sub(clock, text))
+        copy = folder / path.name.removesuffix(".gz")
+        copy.write_text(text)
+        paths.append(str(copy))
+    return paths
+
+
+@pytest.mark.parametrize("access", [True, False])
+def test_engines_in_one_zone_and_their_router_in_utc(
+    access: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = story(read_in("UTC", recordings.logs(WITHOUT_PORTS), monkeypatch))
+    copies = copied_east(8, WITHOUT_PORTS, tmp_path, access)
+    for zone in (*READERS, "Asia/Shanghai"):
+        assert story(read_in(zone, copies, monkeypatch))[0] == told[0], zone
+
+
+def test_a_zone_that_is_not_the_readers_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = read_in("Europe/Berlin", recordings.logs(WITHOUT_PORTS), monkeypatch)
+    (note,) = library.zone_notes
+    assert note.startswith("the logs' times are read as UTC, this machine's zone is UTC+01:00 (--tz overrules): ")
+    assert all(name in note for name in ("prefill0", "prefill1", "decode0", "router"))
+    room = next(iter(recordings.truth(WITHOUT_PORTS)))
+    assert note in Tracer(library).trace(int(room)).notes
+    assert note in diagnose(library).notes
+    assert note in ListNotes(library).lines(listed=True)
+
+
+def test_of_the_readers_own_zone_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_in("UTC", recordings.logs(WITHOUT_PORTS), monkeypatch).zone_notes == ()
+
+
+def test_a_requested_zone_overrules_what_the_logs_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    east = dt.timezone(dt.timedelta(hours=8))
+    library = Library(open_logs(recordings.logs(WITHOUT_PORTS)), tz=east, index=False)
+    first, shown = library.first(), read_in("Europe/Berlin", recordings.logs(WITHOUT_PORTS), monkeypatch).first()
+    assert library.zone_notes == ()
+    assert first is not None
+    assert shown is not None
+    assert shown - first == 8 * 3600
