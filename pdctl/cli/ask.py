@@ -5,25 +5,56 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pdctl.cli.exits import reraise
 from pdctl.cli.options import key_of
-from pdctl.errors import NotFoundError, PdctlError, UsageError
+from pdctl.errors import NotFoundError, NotProbedError, PdctlError, UsageError
 from pdctl.fleet import completion_stream
-from pdctl.launch import credentials
+from pdctl.launch import credentials, run_health
 from pdctl.launch.run import State
-from pdctl.launch.state import describe_ended, find_run, home
+from pdctl.launch.state import RunDir, describe_ended, find_run, home
 from pdctl.render import answer, term
+from pdctl.units import flag_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from pdctl.fleet.completion_stream import Part
     from pdctl.render.answer import AnswerSource
 
-TIMEOUT = 600.0  # seconds without a single byte
+SILENCE = 5.0  # seconds without a byte after which it is said what is waited for
+LOOK = 1.0  # seconds between two looks at the run while nothing comes
+
+
+class _Waiting:
+    """Says after SILENCE seconds what is waited for, and ends the wait if the run's own process cannot answer."""
+
+    def __init__(self, url: str, directory: RunDir | None) -> None:
+        self._url, self._directory = url, directory
+        self._began = time.monotonic()
+        self._next_look = self._began + LOOK
+        self._said = False
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if self._directory is not None and now >= self._next_look:
+            self._next_look = now + LOOK
+            trouble, fix = run_health.front_trouble(self._directory.look())
+            if trouble:
+                raise NotProbedError(f"{self._url}: no answer: {trouble}", fix)
+        if not self._said and now >= self._began + SILENCE:
+            self._said = True
+            term.err().write(f"waiting for the first byte from {self._url}; pdctl status")
+
+    def watch(self, parts: Iterator[Part]) -> Iterator[Part]:
+        """`parts`; from the first of them on, the first byte is no longer waited for."""
+        for part in parts:
+            self._said = True
+            yield part
 
 
 def command(
@@ -41,6 +72,7 @@ def command(
     max_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens to generate at most.")] = 128,
     as_json: Annotated[bool, typer.Option("--json", help="One document at the end instead of a stream.")] = False,
     key_env: Annotated[str, typer.Option(metavar="VARIABLE", help="Variable that holds the server's API key.")] = "",
+    timeout: Annotated[str, typer.Option(metavar="TIME", help="How long to wait without a single byte.")] = "10m",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say who served it and how fast.")] = False,
 ) -> None:
     """Send one request to the running deployment and stream the answer.
@@ -55,9 +87,20 @@ def command(
         raise UsageError("the prompt is not UTF-8", "type it in a UTF-8 locale (LC_ALL=C.UTF-8), or pipe UTF-8 text in")
     if not text:
         raise UsageError("the prompt is empty", 'pdctl ask "Repeat: the red fox"')
+    patience = flag_seconds("--timeout", timeout)
     source, key = _source(run, url, key_env)
-    parts = completion_stream.stream(
-        source.url, text, model=source.model, chat=chat, max_tokens=max_tokens, timeout=TIMEOUT, key=key
+    waiting = _Waiting(source.url, RunDir.of(home(os.environ), source.run) if source.run else None)
+    parts = waiting.watch(
+        completion_stream.stream(
+            source.url,
+            text,
+            model=source.model,
+            chat=chat,
+            max_tokens=max_tokens,
+            timeout=patience,
+            key=key,
+            waiting=waiting,
+        )
     )
     try:
         if as_json:

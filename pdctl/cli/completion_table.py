@@ -149,6 +149,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "--max-tokens",
         "--raw",
         "--run",
+        "--timeout",
         "--url",
         "--verbose",
     ),

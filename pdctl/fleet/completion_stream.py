@@ -11,7 +11,7 @@ from pdctl.fleet import http_client, peer_json
 from pdctl.fleet.address import Unanswered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 SMALLER = "change the prompt or --max-tokens as the answer says"
 NEEDS_KEY = "pdctl ask --key-env VARIABLE, where VARIABLE holds the API key"
@@ -42,9 +42,20 @@ Part = Union[Piece, Summary]  # noqa: UP007 - evaluated at run time on Python 3.
 
 
 def stream(
-    url: str, prompt: str, *, model: str, chat: bool, max_tokens: int, timeout: float, key: str = ""
+    url: str,
+    prompt: str,
+    *,
+    model: str,
+    chat: bool,
+    max_tokens: int,
+    timeout: float,
+    key: str = "",
+    waiting: Callable[[], None] = http_client.do_nothing,
 ) -> Iterator[Part]:
-    """Send the request to `url` and yield the text, then a Summary. `timeout`: seconds per wait, not for the answer."""
+    """Send the request to `url` and yield the text, then a Summary. `timeout`: seconds per wait, not for the answer.
+
+    waiting: called several times a second during each wait; it may raise to end it.
+    """
     given: dict[str, object] = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
     body = {
         "model": model,
@@ -57,7 +68,7 @@ def stream(
     path = url + (CHAT if chat else RAW)
     began = time.monotonic()
     try:
-        with http_client.exchange("POST", path, body, timeout, key) as response:
+        with http_client.exchange("POST", path, body, timeout, key, waiting) as response:
             if response.status != 200:
                 told = peer_json.complaint(response.read())
                 if response.status == 401:

@@ -16,7 +16,7 @@ from pdctl.fleet.deadline import Deadline
 from pdctl.fleet.http_connection import MAX_BODY, Call, wait
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pdctl.deployment_secret import DeploymentSecret
 
@@ -100,11 +100,28 @@ def answer_of(call: Call) -> Answer:
     return Answer(reader.status, b"".join(call.pieces), "", call.seconds, call.ended, True, reader.headers)
 
 
-class Response:
-    """An answer that is still arriving; each wait for the next piece may take `patience` seconds."""
+def do_nothing() -> None:
+    pass
 
-    def __init__(self, call: Call, patience: float) -> None:
-        self._call, self._patience = call, patience
+
+class Response:
+    """An answer that is still arriving; each wait for the next piece may take `patience` seconds.
+
+    waiting: called several times a second during each wait; it may raise to end it.
+    """
+
+    def __init__(self, call: Call, patience: float, waiting: Callable[[], None]) -> None:
+        self._call, self._patience, self._waiting = call, patience, waiting
+
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        """Wait until `ready` or the end of the call."""
+
+        def look() -> bool:
+            if not ready():
+                self._waiting()
+            return ready()
+
+        wait([self._call], look)
 
     @property
     def status(self) -> int:
@@ -126,18 +143,20 @@ class Response:
             if call.over:
                 break
             call.grant(Deadline(self._patience))
-            wait([call], lambda: bool(call.pieces))
+            self.wait_until(lambda: bool(call.pieces))
         if call.reason:
             raise Unanswered(call.reason)
 
 
 @contextmanager
-def exchange(method: str, url: str, body: object, timeout: float, key: str = "") -> Iterator[Response]:
+def exchange(
+    method: str, url: str, body: object, timeout: float, key: str = "", waiting: Callable[[], None] = do_nothing
+) -> Iterator[Response]:
     """A context with the Response to one request, entered once its head has arrived. `timeout`: seconds per wait."""
     call = Call(method, url, body, Deadline(timeout), key=key)
-    response = Response(call, timeout)
+    response = Response(call, timeout, waiting)
     try:
-        wait([call], lambda: call.reader.status != 0)
+        response.wait_until(lambda: call.reader.status != 0)
         if not response.status:
             raise Unanswered(call.reason)
         yield response

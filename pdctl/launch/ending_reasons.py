@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import re
 import signal
 import time
@@ -11,13 +13,14 @@ from pdctl import thread_death
 from pdctl.engines.base import Level
 from pdctl.engines.sign import Sign
 from pdctl.errors import ExitCode, limit_reached
-from pdctl.launch.log_tail import PROBE, last_lines
+from pdctl.launch.log_tail import PROBE, STAMP, last_lines
 from pdctl.launch.readiness import stages
 from pdctl.launch.run import MAY_TELL, NO_LINE, Exit, Process, RunOutcome, StartStage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from pdctl.engines.base import Row
     from pdctl.launch.deployment import Spec
     from pdctl.launch.runtime import Paired
     from pdctl.launch.state import RunDir
@@ -25,7 +28,9 @@ if TYPE_CHECKING:
 TAIL = 20
 READ_FOR_REASONS = 80  # lines
 OOM = "sudo dmesg -T | grep -iE 'out of memory|killed process'"
-COMMAND = re.compile(r"\] pdctl: \S+ generation \d+: ")  # process.py writes it in front of each generation
+COMMAND = re.compile(r"\] pdctl: \S+ generation (\d+): ")  # process.py writes it in front of each generation
+LAST_SECONDS = 10.0  # before its end in which a process may write why it ends; what is older has other causes
+ERROR = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|Traceback|[A-Za-z]*(?:Error|Exception))\b")  # in a line of no known row
 ENDING = frozenset({Sign.CRASHED, Sign.CHILD_ENDED, Sign.ENDED_ITSELF, Sign.ORDERED_TO_END, Sign.REHEARSED, Sign.DIED})
 REASON_WITHIN = 200  # lines: every client that was waiting adds one after the reason
 LONGEST_REASON = 400  # characters
@@ -94,7 +99,7 @@ def died(
     moment = "before it was ready" if ready_at is None else f"{span(exit.at - ready_at)} after it became ready"
     alone = f" The run could not go on: {alone}." if alone else ""
     tries = f" It had been restarted {'once' if restarts == 1 else f'{restarts} times'} before." if restarts else ""
-    lines = reasons(directory, process, TAIL)
+    lines = reasons(directory, process, exit)
     shown = "".join(f"\n  {process.name} | {line}" for line in lines)
     told = (
         f"{MAY_TELL} {directory.current_log(process.name)}:{shown}"
@@ -138,19 +143,49 @@ def telling_lines(directory: RunDir, process: Process, count: int) -> tuple[str,
     return tuple(line for line in lines if not PROBE.search(line))[-count:]
 
 
-def reasons(directory: RunDir, process: Process, count: int) -> tuple[str, ...]:
-    """The last lines of this generation that may tell why it ended; lines of normal operation are left out."""
-    lines = telling_lines(directory, process, READ_FOR_REASONS)
-    return tuple(line for line in lines if not _routine(line))[-count:]
+def reasons(directory: RunDir, process: Process, exit: Exit) -> tuple[str, ...]:
+    """The lines of this generation's last seconds that may tell why it ended; those of normal operation are left out.
+
+    A process that is killed from outside cannot write why: its lines are shown only if an error is among them.
+    """
+    lines = _last_seconds(telling_lines(directory, process, READ_FOR_REASONS), process.generation, exit.at)
+    telling = [(line, row) for line, row in ((line, _row(line)) for line in lines) if not _routine(line, row)]
+    killed = exit.signal == signal.SIGKILL and not (exit.ours or exit.asked or exit.lost)
+    if killed and not any(_is_error(line, row) for line, row in telling):
+        return ()
+    return tuple(line for line, _ in telling)[-TAIL:]
 
 
-def _routine(line: str) -> bool:
+def _last_seconds(lines: Iterable[str], generation: int, ended: float) -> Iterator[str]:
+    """Those of `lines` that the generation wrote in its last seconds. A line without a time is as old as the line
+    before it."""
+    late = True
+    for line in lines:
+        opening = COMMAND.search(line)
+        if opening and int(opening[1]) > max(1, generation):
+            return
+        stamp = STAMP.match(line)
+        if stamp:
+            with contextlib.suppress(ValueError):  # no such date
+                late = dt.datetime.fromisoformat(stamp[1]).timestamp() >= ended - LAST_SECONDS
+        if late:
+            yield line
+
+
+def _row(line: str) -> Row | None:
     from pdctl.engines.vocabulary import speech  # imported late: a run that ends normally never needs it
 
     said = None if COMMAND.search(line) else speech().match(line.encode())
-    if said is None:
+    return None if said is None else said.row
+
+
+def _is_error(line: str, row: Row | None) -> bool:
+    return ERROR.search(line) is not None if row is None else row.level in (Level.ERROR, Level.CRITICAL)
+
+
+def _routine(line: str, row: Row | None) -> bool:
+    if row is None:
         return COMMAND.search(line) is not None
-    row = said.row
     return row.level in (Level.DEBUG, Level.INFO) and not row.cause and ENDING.isdisjoint(row.proves)
 
 

@@ -17,7 +17,7 @@ from pdctl.launch.run import OVER, EventKind, Process, Run, State
 from pdctl.launch.storage import storage_trouble
 
 if TYPE_CHECKING:
-    from pdctl.launch.run import Run
+    from pdctl.launch.run import Run, RunEvent
     from pdctl.launch.state import RunDir
     from pdctl.layout.instance_plan import Plan
     from pdctl.topology.model import Topology
@@ -174,9 +174,10 @@ def _instance(
         missing = _lacks(spec, said, state, run.deployment.router is not None)
         if not said.health.reached:
             missing = _silent(run, process, said.health.reason)
-    died = _died(run, spec)
-    dead = bool(died) and not alive
-    tail = ending_reasons.reasons(directory, process, ending_reasons.TAIL) if dead else ()
+    death = _latest_death(run, spec)
+    # A later generation, that ended otherwise, has nothing to say about it.
+    exit = process.exit if death is not None and not alive and death.generation == process.generation else None
+    tail = ending_reasons.reasons(directory, process, exit) if exit is not None else ()
     return InstanceHealth(
         name=spec.name,
         role=spec.role,
@@ -195,23 +196,23 @@ def _instance(
         ),
         missing=missing,
         place=process.place,
-        died=died,
+        died=_describe_death(death) if death is not None else "",
         tail=tail,
-        untold=ending_reasons.no_last_lines(directory, process, process.exit)
-        if dead and not tail and process.exit
-        else "",
+        untold=ending_reasons.no_last_lines(directory, process, exit) if exit is not None and not tail else "",
     )
 
 
-def _died(run: Run, spec: Spec) -> str:
-    """The latest death that the supervisor recorded; empty if there is none or the run's outcome already tells it."""
+def _latest_death(run: Run, spec: Spec) -> RunEvent | None:
+    """The latest death that the supervisor recorded; None if there is none or the run's outcome already tells it."""
     if run.outcome is not None and run.outcome.message.startswith(f"{spec.name} "):
-        return ""
+        return None
     deaths = [event for event in run.events if event.kind is EventKind.DIED and event.subject == spec.name]
-    if not deaths:
-        return ""
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(deaths[-1].at))
-    return f"{deaths[-1].detail}, at {when}"
+    return deaths[-1] if deaths else None
+
+
+def _describe_death(death: RunEvent) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(death.at))
+    return f"{death.detail}, at {when}"
 
 
 def _restart_planned(run: Run, spec: Spec) -> str:
@@ -235,13 +236,34 @@ def _registered(spec: Spec) -> int | None:
 
 def _silent(run: Run, process: Process, reason: str) -> str:
     """Why a live process does not answer, and what to do if that is known."""
-    stopped = () if run.allocation is not None or process.pid is None else procfs.stopped(process.pid)
+    stopped, fix = _stopped(run, process)
     if stopped:
-        pids = " ".join(map(str, stopped))
-        several = len(stopped) > 1
-        who = f"its processes (pids {', '.join(map(str, stopped))}) are" if several else f"its process (pid {pids}) is"
-        return f"does not answer (for {PROBE:g} s): {who} stopped. Continue: kill -CONT {pids}"
+        return f"does not answer (for {PROBE:g} s): {stopped}. Continue: {fix}"
     return f"does not answer: {reason}"
+
+
+def _stopped(run: Run, process: Process) -> tuple[str, str]:
+    """That its processes are stopped, and the command that continues them; ("", "") if they are not."""
+    stopped = () if run.allocation is not None or process.pid is None else procfs.stopped(process.pid)
+    if not stopped:
+        return "", ""
+    pids = " ".join(map(str, stopped))
+    several = len(stopped) > 1
+    who = f"its processes (pids {', '.join(map(str, stopped))}) are" if several else f"its process (pid {pids}) is"
+    return f"{who} stopped", f"kill -CONT {pids}"
+
+
+def front_trouble(run: Run) -> tuple[str, str]:
+    """Why the process at the run's address cannot answer, and what to do; ("", "") if it lives and is not stopped."""
+    spec = run.deployment.router or next((one for one in run.deployment.servers if one.url == run.deployment.url), None)
+    if spec is None:
+        return "", ""
+    process = run.process(spec.name)
+    if not run.lives(process):
+        ended = ending_reasons.in_words(process.exit) if process.exit else "is not running"
+        return f"{spec.name} {ended}{_restart_planned(run, spec)}", f"pdctl status {run.name}"
+    stopped, fix = _stopped(run, process)
+    return (f"{spec.name} does not answer: {stopped}", fix) if stopped else ("", "")
 
 
 def _lacks(spec: Spec, said: _Said, state: router_probe.RouterState, routed: bool) -> str:
@@ -322,7 +344,7 @@ def ended(run: Run, directory: RunDir) -> tuple[Ended, ...]:
             at=one.exit.at,
             ours=one.exit.ours or one.exit.asked,
             log=str(directory.current_log(one.name)),
-            lines=(lines := ending_reasons.reasons(directory, one, ending_reasons.TAIL)),
+            lines=(lines := ending_reasons.reasons(directory, one, one.exit)),
             untold="" if lines else ending_reasons.no_last_lines(directory, one, one.exit),
             next=_restart_planned(run, spec),
         )

@@ -106,6 +106,7 @@ class RunDir:
             return
         earlier = earlier_runs(self.path)
         aside = self.path.with_name(f"{self.path.name}.{1 + max(earlier, default=0)}")
+        moves = {f"{self.path}/": f"{aside}/"}
         home = _made(self.path.resolve().with_name(aside.name), 0o700)
         if self.path.is_symlink():
             aside.symlink_to(home)
@@ -115,9 +116,10 @@ class RunDir:
             logs.rename(moved)
             self.logs.unlink()
             self.logs.symlink_to(moved)
+            moves[f"{logs}/"] = f"{moved}/"
         for entry in kept:
             entry.rename(home / entry.name)
-        RunDir(aside).settle()
+        RunDir(aside).settle(moves)
         for number in sorted(earlier)[: max(0, len(earlier) + 1 - KEPT)]:
             RunDir(earlier[number]).remove()
 
@@ -126,14 +128,14 @@ class RunDir:
         """Whether `logs` is a directory, or a link to one that `create` made."""
         return not self.logs.is_symlink() or self.logs.readlink().name.partition(".")[0] == self.path.name
 
-    def settle(self) -> None:
-        """Record the new name of an earlier run, and that it is over."""
+    def settle(self, moves: Mapping[str, str]) -> None:
+        """Record the new name of an earlier run, the new paths in its sentences (`moves`), and that it is over."""
         with contextlib.suppress(PdctlError):
             run = dataclasses.replace(self.load(), name=self.path.name)
             if run.state not in OVER:
                 outcome = RunOutcome("its supervisor was gone when the next run of its name began", 1)
                 run = dataclasses.replace(run, state=State.FAILED, outcome=outcome)
-            self.save(run)
+            self.save(_with_paths(run, moves))
 
     def remove(self) -> None:
         """Delete the run and its logs, wherever they are, unless a process of it still runs."""
@@ -202,6 +204,21 @@ class RunDir:
             self.save(run)
         except OSError:
             storage.end(self.path, run)
+
+
+def _with_paths(run: Run, moves: Mapping[str, str]) -> Run:
+    """`run` with the paths in its outcome and its events replaced, as `moves` says for their beginnings."""
+
+    def moved(text: str) -> str:
+        for old, new in moves.items():
+            text = text.replace(old, new)
+        return text
+
+    outcome = run.outcome
+    if outcome is not None:
+        outcome = dataclasses.replace(outcome, message=moved(outcome.message), fix=moved(outcome.fix))
+    events = tuple(dataclasses.replace(event, detail=moved(event.detail)) for event in run.events)
+    return dataclasses.replace(run, outcome=outcome, events=events)
 
 
 def earlier_runs(directory: Path) -> dict[int, Path]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from pathlib import Path
 
 import pytest
 
-from pdctl.launch import ending_reasons, preflight, state
-from pdctl.launch.run import Exit, RunOutcome, State
+from pdctl.launch import ending_reasons, preflight, run_health, state
+from pdctl.launch.run import EventKind, Exit, RunEvent, RunOutcome, State, with_process
 from pdctl.launch.run_opening import open_run
 from tests.cases import for_each
 from tests.launch.conftest import QUICK, deploy
@@ -103,12 +104,74 @@ def test_only_lines_that_may_tell_why_are_shown(
     os.close(lock)
     directory.log("decode-0").write_text(log)
     process = run.process("decode-0")
-    assert ending_reasons.reasons(directory, process, ending_reasons.TAIL) == lines
+    assert ending_reasons.reasons(directory, process, exit) == lines
     said = ending_reasons.died(directory, process, exit, None, 0).message
     assert ("Prefill batch" in said, "POST /v1" in said) == (False, False)
     assert told in said
     ended = dataclasses.replace(run, state=State.FAILED, outcome=RunOutcome(said, 1))
     assert state.describe_ended(ended) == f"failed: decode-0 {ending_reasons.in_words(exit)} before it was ready"
+
+
+STAMPS = ("2026-11-23 17:39:00.000", "2026-11-23 17:51:17.000", "2026-11-23 17:51:22.000")
+DIED_AT = time.mktime(time.strptime("2026-11-23 17:51:23", "%Y-%m-%d %H:%M:%S"))
+WARNINGS = tuple(f"[{stamp}] WARNING Worker prefill http://127.0.0.1:1 not routed to: refused" for stamp in STAMPS)
+ERROR = f"[{STAMPS[1]}] RuntimeError: CUDA error: out of memory"
+
+
+@for_each(
+    ("exit", "log", "shown"),
+    [
+        (Exit(0, 9, DIED_AT), WARNINGS, ()),
+        (Exit(0, 9, DIED_AT), (*WARNINGS[:2], ERROR, WARNINGS[2]), (WARNINGS[1], ERROR, WARNINGS[2])),
+        (Exit(0, 9, DIED_AT), (WARNINGS[0], "RuntimeError: long ago", *WARNINGS[1:]), ()),
+        (Exit(1, 0, DIED_AT), WARNINGS, WARNINGS[1:]),
+        (Exit(0, 9, DIED_AT, asked=True), WARNINGS, WARNINGS[1:]),
+    ],
+)
+def test_only_the_last_seconds_of_a_generation_tell_why(
+    tmp_path: Path, exit: Exit, log: tuple[str, ...], shown: tuple[str, ...]
+) -> None:
+    """And nothing that the next generation wrote."""
+    directory, run, lock = open_run(tmp_path, "blue", deploy(), QUICK, check=preflight.check, argv=())
+    os.close(lock)
+    process = dataclasses.replace(run.process("router"), generation=1)
+    own, next_ = (f"[{STAMPS[at]}] pdctl: router generation {at + 1}: python3 -m pdctl.router" for at in (0, 1))
+    after = f"[{STAMPS[2]}] ERROR written by the next generation"
+    directory.log("router").write_text("\n".join((own, *log, next_, after)) + "\n")
+    assert ending_reasons.reasons(directory, process, exit) == shown
+
+
+def test_a_later_generation_does_not_tell_why_an_earlier_one_died(tmp_path: Path) -> None:
+    directory, run, lock = open_run(tmp_path, "blue", deploy(), QUICK, check=preflight.check, argv=())
+    os.close(lock)
+    directory.log("decode-0").write_text(f"[{STAMPS[2]}] Shutting down: 0 request(s) running\n")
+    death = RunEvent(DIED_AT - 60, EventKind.DIED, "decode-0", detail="decode-0 left with exit code 1")
+    ended = dataclasses.replace(run.process("decode-0"), generation=2, exit=Exit(0, 0, DIED_AT))
+    run = dataclasses.replace(with_process(run, ended), events=(death,), state=State.FAILED)
+    health = next(one for one in run_health.probe(run, directory).instances if one.name == "decode-0")
+    assert health.died.startswith("decode-0 left with exit code 1, at ")
+    assert (health.tail, health.untold) == ((), "")
+    run = dataclasses.replace(run, events=(dataclasses.replace(death, generation=2),))
+    health = next(one for one in run_health.probe(run, directory).instances if one.name == "decode-0")
+    assert health.tail or health.untold
+
+
+def test_the_paths_of_an_earlier_run_are_those_of_its_own_files(tmp_path: Path) -> None:
+    directory, run, lock = open_run(tmp_path, "blue", deploy(), QUICK, check=preflight.check, argv=())
+    os.close(lock)
+    log = directory.log("decode-0")
+    log.write_text("of the first run\n")
+    said = RunOutcome(f"decode-0 died. What may tell why, in {log}:", 1, fix=f"read the logs in {directory.logs}")
+    directory.save(dataclasses.replace(run, state=State.FAILED, outcome=said))
+    again, _, lock = open_run(tmp_path, "blue", deploy(), QUICK, check=preflight.check, argv=())
+    os.close(lock)
+    earlier = state.RunDir.of(tmp_path, "blue.1")
+    outcome = earlier.load().outcome
+    assert outcome is not None
+    assert outcome.message == f"decode-0 died. What may tell why, in {earlier.log('decode-0')}:"
+    assert outcome.fix == f"read the logs in {earlier.logs}"
+    assert earlier.log("decode-0").read_text() == "of the first run\n"
+    assert not again.log("decode-0").exists()
 
 
 def test_on_a_cluster_the_host_is_named_where_the_kernel_is_asked(tmp_path: Path) -> None:
