@@ -22,7 +22,7 @@ from pdctl.logs.part import open_part
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence, Set
 
     from pdctl.engines.base import Row, Speaker
     from pdctl.logs.part import LogPart
@@ -98,6 +98,8 @@ class _RoomScan:
         self._patterns = [(b"room", re.compile(_ROOM + _NUMBER))]
         self._patterns += [(each, re.compile(re.escape(each) + _NUMBER)) for each in task.anchors]
         self._sure = self._contexts()
+        self._alike = {key: rows for key, ids in self._sure.items() if (rows := self._rows_alike(ids))}
+        self._bytes_patterns: dict[str, re.Pattern[bytes]] = {}
         self._bits: dict[str, int] = {}
         self._memo: dict[bytes, int] = {}
         self._clock = Clock(task.zone, lambda: task.undated)
@@ -135,17 +137,22 @@ class _RoomScan:
     def _mentions(self, pattern: re.Pattern[bytes], text: bytes) -> None:
         """The hot loop, under a microsecond per announced number: on its fast path it calls no Python function."""
         memo, seen, rfind, times = self._memo.get, self._rooms.get, text.rfind, self._times.get
-        rooms, limited = self._rooms, self._limited
+        rooms, limited, alike = self._rooms, self._limited, self._alike
         stamp, t = b"", 0.0
         done = -1  # the last line that was read in full
         for match in pattern.finditer(text):
             first, last = match.span(1)
-            kind = memo(text[first - _BEFORE : first] + text[last : last + _BEHIND])
+            key = text[first - _BEFORE : first] + text[last : last + _BEHIND]
+            kind = memo(key)
             line = rfind(b"\n", 0, first) + 1
+            if kind is None and key in alike and line != done and not limited:
+                kind = self._kind_of_alike(alike[key], text, line, first)
+                if kind is not None:
+                    done = line  # what it says further on of its room, or of others, is not about this kind
             if kind is None or limited:
                 if line != done:
                     done = line
-                    self._read(text, line, text[first - _BEFORE : first] + text[last : last + _BEHIND])
+                    self._read(text, line, key)
                 continue
             head = text[line : line + _STAMPED]
             if head != stamp:
@@ -166,6 +173,20 @@ class _RoomScan:
                 record[0] = t
             record[2] += 1
             record[3] |= kind
+
+    def _kind_of_alike(self, rows: Sequence[Row], text: bytes, line: int, room: int) -> int | None:
+        """The kind of a line that begins with the words of these rows, by the first that fits; None if none does."""
+        start = text.rfind(rows[0].literal, line, room)
+        end = text.find(b"\n", room)
+        for row in rows if start >= 0 else ():
+            if self._compiled(row).match(text, start, end if end >= 0 else len(text)):
+                return 1 << self._bits.setdefault(row.id, min(len(self._bits), KINDS))
+        return None
+
+    def _compiled(self, row: Row) -> re.Pattern[bytes]:
+        if row.id not in self._bytes_patterns:
+            self._bytes_patterns[row.id] = re.compile(row.pattern.encode())
+        return self._bytes_patterns[row.id]
 
     def _note(self, room: bytes, t: float, kind: int) -> None:
         if t != UNTIMED and not self._task.since <= t <= self._task.until:
@@ -227,6 +248,13 @@ class _RoomScan:
                     key = text[first - _BEFORE : first] + text[last : last + _BEHIND]
                     found.setdefault(key, set()).update(alike[said.row.literal] if said else {""})
         return found
+
+    def _rows_alike(self, ids: Set[str]) -> list[Row]:
+        """Several rows that begin with the same words, in the order in which they are tried; else none."""
+        rows = [row for row in self._task.rows if row.id in ids]
+        words = {row.literal for row in rows}
+        first = [row.pattern.replace("\\", "").startswith(row.literal.decode()) for row in rows]  # escapes aside
+        return rows if len(words) == 1 and len(rows) == len(ids) > 1 and all(first) else []
 
     def _write_out(self) -> None:
         buckets, pack = self._buckets, RECORD.pack
