@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -48,6 +48,7 @@ class Facts:
     asked: what this run was meant to look at; a check that needs anything else is skipped, not failed.
     queues: read after the canaries. logs: lines from the logs of a run. logged: the instances whose logs were read.
     run: the name of the run, "" for anything else. ended: its processes that have ended, as its supervisor recorded.
+    elsewhere: instance of the run → pid of a process of it in another network namespace, where addresses mean others.
     Compared by identity, because results derived from a Facts are cached by it.
     """
 
@@ -57,6 +58,7 @@ class Facts:
     endpoints: tuple[Endpoint, ...] = ()
     engines: tuple[ObservedEngine, ...] = ()
     run: str = ""
+    elsewhere: Mapping[str, int] = field(default_factory=dict)
     ended: tuple[Ended, ...] = ()
     bootstraps: tuple[Bootstrap, ...] = ()
     router: ObservedRouter | None = None

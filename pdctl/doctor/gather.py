@@ -13,6 +13,7 @@ from pdctl.doctor.check import Depth, Facts
 from pdctl.doctor.live.logs import OFTEN, is_of_set_up
 from pdctl.doctor.request import Progress
 from pdctl.engines.sign import Sign
+from pdctl.fleet import listeners
 from pdctl.fleet.deadline import Deadline
 from pdctl.fleet.observations import SignatureLine
 
@@ -91,7 +92,7 @@ def _live(request: Request, needs: frozenset[Needs], facts: Facts, pool: ThreadP
     looking = pool.submit(_host, request, facts, engines) if request.host and Needs.HOST in needs else None
     facts = replace(facts, engines=engines, router=_result_of(routing))
     facts = replace(facts, bootstraps=_bootstraps(request, facts, max(LEAST, watch.left)))
-    facts = replace(facts, host=_result_of(looking))
+    facts = replace(facts, host=_result_of(looking), elsewhere=listeners.in_other_networks(request.own))
     return _canaries(request, facts) if Needs.CANARY in needs and request.depth is Depth.CANARY else facts
 
 

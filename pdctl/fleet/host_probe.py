@@ -81,7 +81,6 @@ def probe_host(
         clock_offset=_clock_offset(engines),
         dma_buf=_dma_buf(root),
         stopped=listeners.stopped(own),
-        elsewhere=MappingProxyType(listeners.in_other_networks(own)),
         processes=tuple(processes(own)),
         disks=tuple(disks(folders)),
     )

@@ -307,8 +307,7 @@ class Host:
     """The host doctor runs on. busy: port → who listens there. Times in seconds.
 
     stopped: processes of the run under examination that were sent SIGSTOP, whether they listen or not. processes: all
-    of that run's. disks: where that run writes. elsewhere: instance of that run → pid of a process of it that runs in
-    another network namespace than doctor, so that none of its addresses means here what it means there.
+    of that run's. disks: where that run writes.
     peermem: nvidia_peermem is loaded. dma_buf: the NVIDIA driver is the open one, which needs no nvidia_peermem;
     None: no driver.
     """
@@ -324,7 +323,6 @@ class Host:
     clock_offset: float | None = None  # from the engines' HTTP Date headers, seconds; None: not seen
     dma_buf: bool | None = None
     stopped: tuple[Holder, ...] = ()
-    elsewhere: Mapping[str, int] = field(default_factory=_no_states)
     processes: tuple[ProcessLimits, ...] = ()
     disks: tuple[DiskSpace, ...] = ()
 

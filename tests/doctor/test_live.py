@@ -87,7 +87,7 @@ class Recorder:
 
 USES = {
     "topology": "topology", "plan": "topology", "manifest": "topology",
-    "engines": "endpoint", "bootstraps": "endpoint", "ended": "endpoint",
+    "engines": "endpoint", "bootstraps": "endpoint", "ended": "endpoint", "elsewhere": "endpoint",
     "router": "router", "host": "host", "canaries": "canary", "queues": "canary", "logs": "log", "logged": "log",
 }  # fmt: skip
 

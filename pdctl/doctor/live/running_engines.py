@@ -210,8 +210,6 @@ def not_reachable(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 def other_network(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD901: its process lives in another network namespace of this host, where its address is another."""
-    if facts.host is None:
-        return Unknown("this host was not looked at")
     return [
         _other_network(facts, engine, pid)
         for engine in facts.engines
@@ -234,7 +232,7 @@ def _other_network(facts: Facts, engine: ObservedEngine, pid: int) -> Finding:
 
 def _in_other_network(facts: Facts, engine: ObservedEngine) -> int:
     """The pid of its process in another network namespace than doctor's; 0 if there is none."""
-    return facts.host.elsewhere.get(engine.endpoint.name, 0) if facts.host is not None else 0
+    return facts.elsewhere.get(engine.endpoint.name, 0)
 
 
 def too_late(facts: Facts) -> list[Finding] | Skipped | Unknown:
@@ -443,7 +441,7 @@ CHECKS = (
     Check("PD803", LIVE, clocks),
     Check("PD901", LIVE, not_reachable),
     Check("PD901", LIVE, too_late),
-    Check("PD901", (Needs.ENDPOINT, Needs.HOST), other_network),
+    Check("PD901", LIVE, other_network),
     Check("PD902", LIVE, nobody),
     Check("PD903", LIVE, foreign),
     Check("PD904", LIVE, locked),
