@@ -108,7 +108,8 @@ def down(facts: Facts) -> list[Finding] | Skipped | Unknown:
     router = facts.router
     if router is None:
         return Skipped("no router was given")
-    return [] if router.reached else [ended_instance(one) for one in facts.ended if one.instance == ROUTER]
+    ended = [one for one in facts.ended if one.instance == ROUTER]
+    return [] if router.reached else [ended_instance(one) for one in ended]
 
 
 def stopped(facts: Facts) -> list[Finding] | Skipped | Unknown:
@@ -311,7 +312,7 @@ CHECKS = (
     Check("PD301", ROUTED, roles),
     Check("PD601", ROUTED, breakers),
     Check("PD602", (Needs.ROUTER,), not_ready),
-    Check("PD604", (Needs.ROUTER,), down),
+    Check("PD604", ROUTED, down),
     Check("PD604", (Needs.ROUTER, Needs.HOST), stopped),
     Check("PD603", ROUTED, missing),
     Check("PD902", (Needs.ROUTER,), one_sided),
