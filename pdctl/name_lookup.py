@@ -112,6 +112,12 @@ def is_loopback(host: str) -> bool:
     return host.lower() == "localhost" if found is None else found.is_loopback
 
 
+def is_localhost(host: str) -> bool:
+    """Whether `host` is a spelling of what `localhost` means; 127.0.0.2 is a socket address of its own."""
+    found = parse_ip(host.strip("[]"))
+    return host.lower() == "localhost" if found is None else str(found) in ("127.0.0.1", "::1")
+
+
 def _run(question: tuple[str, int, int, int], found: Future[list[Address]]) -> None:
     try:
         answer = _ask(*question)

@@ -11,7 +11,7 @@ import pytest
 
 from pdctl import name_lookup
 from pdctl.engine.kv_link.bootstrap_client import BootstrapClient, BootstrapError
-from pdctl.name_lookup import dial, is_loopback, look_up
+from pdctl.name_lookup import dial, is_localhost, is_loopback, look_up
 from tests.cases import for_each
 
 real = socket.getaddrinfo
@@ -83,3 +83,13 @@ def test_what_is_no_name_is_an_error_with_words(host: str) -> None:
     with pytest.raises(OSError, match=host[:4]) as refused:
         look_up(host, 1, 30.0)
     assert refused.value.strerror
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1", "::1", "[::1]", "::ffff:127.0.0.1"])
+def test_spellings_of_localhost_are_one_address(host: str) -> None:
+    assert is_localhost(host)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2", "127.1.2.3", "0.0.0.0", "10.0.0.1", "node1", ""])
+def test_another_loopback_address_is_another_address(host: str) -> None:
+    assert not is_localhost(host)

@@ -23,7 +23,7 @@ from pdctl.engines import numerals
 from pdctl.engines.kinds import RELEASED_ROUTER, ROUTERS, router_kind
 from pdctl.fleet.address import PORTS, host_and_port
 from pdctl.fleet.bootstrap_probe import Claim
-from pdctl.name_lookup import is_loopback
+from pdctl.name_lookup import is_localhost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -238,8 +238,8 @@ def address(url: str) -> tuple[str, int]:
 
 
 def machine(host: str) -> str:
-    """A key for the machine: all loopback names map to one, every other host to itself."""
-    return "127.0.0.1" if is_loopback(host) else host
+    """A key for the address: all spellings of localhost map to one, every other host to itself."""
+    return "127.0.0.1" if is_localhost(host) else host
 
 
 def endpoint_key(url: str) -> tuple[str, int]:

@@ -12,7 +12,7 @@ from pdctl.engines import numerals
 from pdctl.engines.adapters import adapter
 from pdctl.engines.routers.router_adapters import SGLANG_ROUTER
 from pdctl.engines.sign import Sign
-from pdctl.name_lookup import is_loopback
+from pdctl.name_lookup import is_localhost, is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -293,7 +293,7 @@ def on_hosts_of_their_own(prefills: Iterable[ListedPrefill]) -> bool | None:
     hosts = [address.host if address is not None else "" for address in (parse_address(one.url) for one in prefills)]
     if not all(_HOST.fullmatch(host) for host in hosts):
         return None
-    return len({"loopback" if is_loopback(host) else host for host in hosts}) == len(hosts)
+    return len({"localhost" if is_localhost(host) else host for host in hosts}) == len(hosts)
 
 
 def router_command(deployment: ObservedDeployment) -> str:
@@ -356,7 +356,7 @@ def parse_address(text: str) -> HostPort | None:
 
 
 def same_host(one: str, other: str) -> bool:
-    return one == other or (is_loopback(one) and is_loopback(other))
+    return one == other or (is_localhost(one) and is_localhost(other))
 
 
 def is_mixed(log: Log, identity: Identity) -> bool:
