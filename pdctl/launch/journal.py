@@ -99,7 +99,7 @@ class Journal:
             self.directory.save(self.run)
         except OSError as error:
             self._unsaved = error
-            self._storage.keep(self.run)
+            self._storage.keep(self.run, error)
             return
         if self._unsaved is not None:
             self._unsaved = None

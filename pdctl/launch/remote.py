@@ -66,14 +66,14 @@ def await_serving(directory: RunDir, ended: Callable[[], bool], emit: Callable[[
     while time.monotonic() < deadline:
         gone = ended()  # checked before reading the file, which then has the supervisor's last state
         run = reader.read()
+        notice = storage.read(directory.path)  # after the run: the state that only a notice has came with its reason
+        if notice.lost and not told:
+            told = storage.sentence(notice)
+            emit(RunEvent(notice.since, EventKind.STORAGE, detail=told))
         if run.state is State.SERVING or run.state in OVER:
             break
         if gone:
             raise _crashed(directory, run)
-        notice = storage.read(directory.path)
-        if notice.lost and not told:
-            told = storage.sentence(notice)
-            emit(RunEvent(notice.since, EventKind.STORAGE, detail=told))
         time.sleep(POLL)
     else:
         name = reader.run.name

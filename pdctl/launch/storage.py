@@ -184,6 +184,7 @@ class DiskWatch:
         self._directory = directory
         self._logs = logs
         self._next = time.monotonic() + EVERY
+        self._told = False  # `look` has said that writing fails
         self.notice = Notice()
 
     def look(self, unsaved: OSError | None) -> str:
@@ -194,21 +195,26 @@ class DiskWatch:
         error = error_of_trial(self._logs)
         where = self._logs if error is not None else self._directory
         error = error or unsaved
-        before = self.notice
-        if error is not None and not before.lost:
-            why = error.strerror or str(error)
-            self.notice = dataclasses.replace(self.notice, since=time.time(), error=why, path=str(where.resolve()))
-            write(self._directory, self.notice)
+        before, told = self.notice, self._told
+        self._told = error is not None
+        if error is not None and not told:
+            self._note(error, where)
             return sentence(self.notice)
         if error is None and before.lost:
             self.notice = dataclasses.replace(before, since=0.0, error="", path="")
             write(self._directory, self.notice)
-            return f"logs are written again after {time.time() - before.since:.0f} s"
+            return f"logs are written again after {time.time() - before.since:.0f} s" if told else ""
         return ""
 
-    def keep(self, run: Run) -> None:
-        """Keep what run.json should say in the notice, until `saved`."""
+    def keep(self, run: Run, error: OSError) -> None:
+        """Keep what run.json should say in the notice, and why it cannot, until `saved`."""
         self.notice = unsaved(self.notice, run)
+        self._note(error, self._directory)
+
+    def _note(self, error: OSError, where: Path) -> None:
+        if not self.notice.lost:
+            why = error.strerror or str(error)
+            self.notice = dataclasses.replace(self.notice, since=time.time(), error=why, path=str(where.resolve()))
         write(self._directory, self.notice)
 
     def saved(self) -> None:
