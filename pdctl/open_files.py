@@ -46,7 +46,7 @@ def count() -> int:
 
 
 class OpenFilesWatch:
-    """Says so in the log when few descriptors are left, and when that is over. To be asked about once a second."""
+    """Logs when few descriptors are left, and when there are enough again. Call `look` about once a second."""
 
     def __init__(self, log: Logger) -> None:
         self._log = log
@@ -67,7 +67,7 @@ class OpenFilesWatch:
 
 
 def _lowest_free() -> int:
-    """All descriptors below it are open: what two system calls tell, however many there are."""
+    """The lowest free descriptor: all below it are open. Two system calls, however many there are."""
     try:
         lowest = os.dup(0)
     except OSError:

@@ -1,4 +1,4 @@
-"""Which zone the stamps of a set of logs are in where the lines do not write one.
+"""Infer the time zone of a set of logs whose stamps do not show one.
 
 Logs of one set share one zone unless the evidence says otherwise: a zone that a log shows itself, the rooms and request
 ids that two logs have in common, or where a router's log that is known to be in UTC begins and ends.

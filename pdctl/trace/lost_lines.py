@@ -1,4 +1,4 @@
-"""Lines that a process could not write: its own log says so, how many they were, and since when."""
+"""Log lines that a process could not write; its own log says how many, and since when."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
 from pdctl.engines.sign import Sign
+from pdctl.trace.joins import PATIENCE
 from pdctl.trace.room import MissingEvidence
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from pdctl.logs.source import Log
 
 BEFORE = 30.0  # seconds before a room's first line that is left in which its first ones may have been written
-AFTER = 330.0  # seconds after its last line in which it may have ended: no side waits longer for the other by default
 SPANS = 256  # kept per log; later ones are joined to the last
 STAMP = "%Y-%m-%d %H:%M:%S"
 FREE = "free space where its log is (`pdctl doctor` says how much is left), and reproduce it"
@@ -45,8 +45,8 @@ class LostLines:
         return f"{number} of {self.instance} {period} could not be written: {self.why} ({self.place})"
 
     def may_name(self, since: float, until: float) -> bool:
-        """Whether a room with lines between these times may have had others among the lost ones."""
-        return any(began <= until + AFTER and since - BEFORE <= ended for began, ended in self.spans)
+        """Whether a room with lines between these times may have had others among the lost ones, its end included."""
+        return any(began <= until + PATIENCE and since - BEFORE <= ended for began, ended in self.spans)
 
     @property
     def missing_evidence(self) -> MissingEvidence:
