@@ -100,7 +100,7 @@ def main() -> None:
             _sysroot(work, target)
         inner = _interpreter(work, source, target, args.jobs)
         outer = _loader(work, target)
-    whole = _joined(outer, inner, _modules(source / "Lib"))
+        whole = _joined(outer, inner, _modules(source / "Lib"))
     args.out.write_bytes(whole)
     args.out.chmod(0o755)
     print(f"{args.out}: {len(whole) / 1e6:.1f} MB, sha256 {hashlib.sha256(whole).hexdigest()}")

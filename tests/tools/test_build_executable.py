@@ -39,12 +39,19 @@ def test_modules_are_found_through_imports_of_every_form(tmp_path: Path) -> None
         "group/deep/__init__.py": "",
         "group/deep/down.py": "import tkinter\n",
         "tkinter/__init__.py": "",
+        "encodings/__init__.py": "",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     found = closure(tmp_path, {"pdctl/a.py": b"import first\n"})
     assert set(found) == set(files) - {"group/unused.py", "tkinter/__init__.py"}
+
+
+def test_a_library_that_is_gone_is_an_error(tmp_path: Path) -> None:
+    """A build in a temporary directory once wrote an executable without the standard library."""
+    with pytest.raises(FileNotFoundError, match="has no encodings"):
+        closure(tmp_path / "gone", {"pdctl/a.py": b"import json\n"})
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the executable holds CPython 3.11's library")

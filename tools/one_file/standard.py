@@ -33,7 +33,12 @@ UNREACHED = (
 
 
 def closure(library: Path, code: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The files below `library` that the modules in `code` reach through import statements, in functions too."""
+    """The files below `library` that the modules in `code` reach through import statements, in functions too.
+
+    Raise FileNotFoundError if there is no library: an executable without one does not start.
+    """
+    if not (library / "encodings").is_dir():
+        raise FileNotFoundError(f"{library}: not Python's standard library: it has no encodings")
     waiting = list(NAMED)
     for name, content in code.items():
         if name.endswith(".py"):
