@@ -185,6 +185,14 @@ def read_key(path: Path) -> str:
     return key
 
 
+def key_of(variable: str) -> str:
+    """The API key from `--key-env VARIABLE`, else from $PDCTL_API_KEY. Raise UsageError if VARIABLE is not set."""
+    key = os.environ.get(variable or KEY_VARIABLE, "")
+    if variable and not key:
+        raise UsageError(f"--key-env {variable}: that variable is not set", f"export {variable}=…")
+    return key
+
+
 def masked(argv: Sequence[str]) -> list[str]:
     """A command line for display, with `***` in place of its keys."""
     shown: list[str] = []

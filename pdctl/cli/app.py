@@ -22,7 +22,7 @@ EPILOG = (
 
 
 class Verb(NamedTuple):
-    """`module` holds either `command` (one function) or `app` (a Typer with sub-verbs)."""
+    """`module` holds `app` (a Typer with sub-verbs) or `command` (one function), which MODULE:NAME calls otherwise."""
 
     name: str
     module: str
@@ -38,11 +38,11 @@ VERBS: tuple[Verb, ...] = (
     Verb("trace-room", "pdctl.cli.trace_room", "Tell the story of one room from plain logs, and the cause."),
     Verb("rooms", "pdctl.cli.rooms", "List the rooms in the logs: pair, duration, outcome, cause."),
     Verb("ask", "pdctl.cli.ask", "Send one request to a running deployment, stream the answer."),
-    Verb("status", "pdctl.cli.status", "Show the state of a run, instance by instance."),
+    Verb("status", "pdctl.cli.runs:status", "Show the state of a run, instance by instance."),
     Verb("role-switch", "pdctl.cli.role_switch", "Turn a prefill into a decode, or back, while it runs."),
     Verb("logs", "pdctl.cli.logs", "Show or follow the logs of a run."),
-    Verb("down", "pdctl.cli.down", "Stop a run and everything it started."),
-    Verb("ls", "pdctl.cli.ls", "List runs."),
+    Verb("down", "pdctl.cli.runs:down", "Stop a run and everything it started."),
+    Verb("ls", "pdctl.cli.runs:ls", "List runs."),
     Verb("explain", "pdctl.cli.explain", "Explain a finding's code."),
     Verb("dialect", "pdctl.cli.dialect", "Show what an engine writes; check which dialect a log speaks."),
     Verb("import", "pdctl.cli.import_", "Turn scripts, compose files or manifests into a topology."),
@@ -91,13 +91,15 @@ def build(argv: Sequence[str]) -> typer.Typer:
         hint = f"did you mean `pdctl {near[0]}`?" if near else "`pdctl --help` lists them."
         raise UsageError(f"no verb `{chosen}`", hint)
     verb = known[chosen]
-    module = importlib.import_module(verb.module)
+    place, _, name = verb.module.partition(":")
+    module = importlib.import_module(place)
     if hasattr(module, "app"):
         for sub in module.app.registered_commands:  # the whole first line for the list: Typer would cut it
             sub.short_help = sub.short_help or _first_line(sub.callback.__doc__)
         app.add_typer(module.app, name=verb.name, help=verb.help)
     else:
-        app.command(verb.name, help=module.command.__doc__ or verb.help, epilog=EPILOG)(module.command)
+        command = getattr(module, name or "command")
+        app.command(verb.name, help=command.__doc__ or verb.help, epilog=EPILOG)(command)
     return app
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pdctl.cli.exits import reraise
-from pdctl.cli.options import key_of
 from pdctl.errors import NotFoundError, NotProbedError, PdctlError, UsageError
 from pdctl.fleet import completion_stream
+from pdctl.http_auth import key_of
 from pdctl.launch import credentials, run_health
 from pdctl.launch.run import State
 from pdctl.launch.state import RunDir, describe_ended, find_run, home

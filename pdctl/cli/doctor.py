@@ -143,8 +143,8 @@ def command(
         "--reached -": reached == STDIN, STDIN: STDIN in (what or ()),
     }  # fmt: skip
     _refuse([flag for flag, value in flags.items() if value not in (None, False)])
-    from pdctl.cli.options import key_of  # imported late, as below: not needed for offline uses
     from pdctl.doctor import request as asking
+    from pdctl.http_auth import key_of  # imported late, as below: not needed for offline uses
     from pdctl.units import flag_seconds
 
     words = asking.Words(
@@ -262,9 +262,8 @@ def _report(
     facts, report = _look(subject, chosen)
     if reached is not None:
         from pdctl.doctor import other_host
-        from pdctl.fleet import from_host
 
-        report = other_host.judged(report, facts, from_host.read(_reached(reached)), chosen)
+        report = other_host.judged(report, facts, other_host.read(_reached(reached)), chosen)
     if bundle is not None:
         _pack(bundle, subject, facts, report)
     with to_file(file) as stream:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +12,7 @@ import typer
 
 from pdctl.cli import log_sources
 from pdctl.cli.exits import reraise
-from pdctl.cli.options import pattern
+from pdctl.errors import UsageError
 from pdctl.launch import launched
 from pdctl.launch.log_tail import LogQuestion
 from pdctl.launch.state import home
@@ -46,7 +47,7 @@ def command(
     pdctl logs blue --grep 'room=123|ERROR'
     """
     found, instances = launched.find_by(home(os.environ), words or [])
-    printer = run_view.LogPrinter(found.deployment, term.out(), pattern(grep), raw)
+    printer = run_view.LogPrinter(found.deployment, term.out(), _pattern(grep), raw)
     begins = None if since is None else _begins(found, since)
     try:
         for batch in found.lines(LogQuestion(instances, follow, tail, begins, raw)):
@@ -70,3 +71,13 @@ def _begins(found: Launched, since: str) -> float:
     note = log_sources.window_note(Library(opened, since=begins), None)
     term.err().write(f"note: {note}")
     return begins
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    """The compiled `--grep`; None if it is not given. Raise UsageError if it is not a regular expression."""
+    if text is None:
+        return None
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise UsageError(f"--grep {text!r} is not a regular expression: {error}", "escape it: --grep 'a\\(b'") from None

@@ -228,6 +228,6 @@ def _print(plan: "Plan", form: PlanForm, wide: bool) -> None:
 
         stream.write("\n".join(shell_script(plan)))
     else:
-        from pdctl.layout.plan_document import to_json, to_yaml
+        from pdctl.layout.instance_plan import to_json, to_yaml
 
         stream.write(to_json(plan) if form is PlanForm.JSON else to_yaml(plan))

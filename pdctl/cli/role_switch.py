@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pdctl.cli.options import key_of
 from pdctl.deployment_secret import DeploymentSecret
 from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.fleet.observations import Endpoint
+from pdctl.http_auth import key_of
 from pdctl.launch import credentials, state
 from pdctl.launch.deployment import ServerRole
 from pdctl.launch.state import RunDir, find_run, home

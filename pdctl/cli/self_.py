@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from enum import Enum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pdctl.cli.app import EPILOG, SETTINGS
 from pdctl.launch.installed_parts import inspect
-from pdctl.render import installation, term
+from pdctl.render import term
+
+if TYPE_CHECKING:
+    from pdctl.launch.installed_parts import Installation
+    from pdctl.render.term import Term
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, context_settings=SETTINGS)
+
+WORDS = {
+    "source": "a source tree",
+    "pip": "installed by pip",
+    "pyz": "one file for a Python",
+    "executable": "one executable",
+}
 
 
 class SelfForm(str, Enum):
@@ -36,6 +48,17 @@ def check(
     """
     found = inspect()
     if output is SelfForm.JSON:
-        term.out().write(installation.to_json(found))
+        written = {**found._asdict(), "parts": [part._asdict() for part in found.parts]}
+        term.out().write(json.dumps(written, indent=2))
     else:
-        installation.text(found, term.out())
+        _show(found, term.out())
+
+
+def _show(found: Installation, to: Term) -> None:
+    to.write(f"pdctl {found.version}, {WORDS[found.kind]}: {found.file}")
+    to.write(f"Python {found.python}" + (f", {found.libc}" if found.libc else ""))
+    width = max(len(part.name) for part in found.parts)
+    for part in found.parts:
+        to.write(f"{'✓' if part.present else '✗'} {part.name:<{width}}  {part.detail}")
+        if part.fix:
+            to.write(f"  {'':<{width}}  fix: {part.fix}")

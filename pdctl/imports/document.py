@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.client_text import escaped
 from pdctl.engines import numerals
 from pdctl.engines.kinds import EMBEDDED, RELEASED
 from pdctl.engines.sglang.endpoints import DEFAULT_BOOTSTRAP_PORT as BOOTSTRAP
@@ -15,6 +14,7 @@ from pdctl.imports import placement, sections
 from pdctl.imports.found import GPU_LISTS, ROLES
 from pdctl.imports.instances import instances, one_setting
 from pdctl.imports.placement import GPUS
+from pdctl.log_lines import escaped
 from pdctl.manifests.manifest import pinned
 from pdctl.topology.model import VERSION
 from pdctl.units import UnitError, parse_size

@@ -20,7 +20,7 @@ from pdctl.launch import procfs
 from pdctl.launch.ending_reasons import in_words
 from pdctl.launch.run import Exit
 from pdctl.launch.runtime import Exited
-from pdctl.log_stream import stamp
+from pdctl.log_lines import stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

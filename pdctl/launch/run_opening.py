@@ -16,7 +16,7 @@ from pdctl.errors import ExitCode, LaunchError, PdctlError, limit_reached
 from pdctl.launch import credentials, deployment_plan, ending_reasons, preflight, storage
 from pdctl.launch.run import OVER, Process, Run, RunOutcome, State
 from pdctl.launch.state import RunDir, check_name, home
-from pdctl.layout import plan_document
+from pdctl.layout import instance_plan
 from pdctl.user_files import expanded
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def open_ordered(
         secret=order.topology.security.deployment_secret,
     )
     opened.directory.keep("topology.yaml", order.text)
-    opened.directory.keep("plan.json", plan_document.to_json(plan))
+    opened.directory.keep("plan.json", instance_plan.to_json(plan))
     return opened
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.render.columns import prose, table
-from pdctl.render.term import fitted
+from pdctl.render.term import fitted, prose, table
 from pdctl.render.trace import wording
 from pdctl.render.trace.room_json import ascii_json, dumped
 from pdctl.render.trace.wording import MARKS, Places, escape_all

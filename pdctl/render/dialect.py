@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl.engines import history
 from pdctl.engines.kinds import RELEASED
 from pdctl.engines.versions import released, spell
-from pdctl.render import columns
-from pdctl.render.term import as_json, elided
+from pdctl.render.term import as_json, elided, prose, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +45,7 @@ def rows(found: Sequence[Row], term: Term) -> None:
         for row, line in zip(found, cells, strict=True):
             term.write("\t".join((*line, row.example)))
         return
-    for text in columns.table(term, HEAD, cells):
+    for text in table(term, HEAD, cells):
         term.write(text)
     term.write(f"{len(found)} rows; `-o json` has patterns and examples")
 
@@ -123,7 +122,7 @@ def items_text(kind: str, release: Release, found: Sequence[Dated], term: Term, 
         for line in cells:
             term.write("\t".join(line))
         return
-    for text in columns.table(term, (word.upper(), "SINCE", "UNTIL"), cells):
+    for text in table(term, (word.upper(), "SINCE", "UNTIL"), cells):
         term.write(text)
     what = "flags" if kind == "flags" else "environment variables"
     oldest = spell(released(package)[0])
@@ -198,7 +197,7 @@ def _log(each: CheckedLog, unknown: int, term: Term) -> None:
     for fact in _facts(each.identity):
         term.write(f"  {fact}")
     for reason in each.identity.reasons:
-        for line in columns.prose(term, "  because", reason, "dim"):
+        for line in prose(term, "  because", reason, "dim"):
             term.write(line)
     for counted in seen.rows[:SHOWN]:
         term.write(f"  {counted.lines:7}  {counted.row.id}")

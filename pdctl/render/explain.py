@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.book import FAMILIES
 from pdctl.catalogue.entry import Severity, fill, thread_address
-from pdctl.render.columns import table
-from pdctl.render.term import as_json
+from pdctl.render.term import as_json, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

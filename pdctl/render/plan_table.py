@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines.kinds import EMBEDDED
 from pdctl.engines.sglang.endpoints import EPHEMERAL
-from pdctl.layout.plan_document import shell_line, shell_words
-from pdctl.render.columns import prose, spans, table
+from pdctl.layout.instance_plan import shell_line, shell_words
+from pdctl.render.term import prose, spans, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,8 +6,7 @@ from collections import Counter
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.render.columns import GAP, NARROWEST
-from pdctl.render.term import cells, fitted, padded, visible
+from pdctl.render.term import GAP, NARROWEST, cells, fitted, padded, visible
 from pdctl.render.trace import wording
 from pdctl.render.trace.room_json import ascii_json, dumped
 from pdctl.render.trace.steps import HUES

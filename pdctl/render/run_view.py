@@ -13,8 +13,7 @@ from pdctl.launch.deployment import ServerRole
 from pdctl.launch.ending_reasons import span
 from pdctl.launch.run import OVER, EventKind, RunEvent, StartStage, State
 from pdctl.launch.state import as_document
-from pdctl.render.columns import write_table
-from pdctl.render.term import visible
+from pdctl.render.term import visible, write_table
 
 if TYPE_CHECKING:
     import re

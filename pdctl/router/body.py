@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from pdctl.client_text import rid_problem
 from pdctl.json_members import BadBody, JsonSpan, Scan, after_space
+from pdctl.log_lines import rid_problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set

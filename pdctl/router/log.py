@@ -6,8 +6,7 @@ import asyncio
 import logging
 import time
 
-from pdctl.client_text import escaped, traceback_text
-from pdctl.log_stream import LogStream
+from pdctl.log_lines import LogStream, escaped, traceback_text
 
 logger = logging.getLogger("pdctl.router")
 REPEAT = 10.0  # seconds between two lines of one Throttled

@@ -21,12 +21,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from pdctl.errors import UsageError  # noqa: E402 - runs from a checkout
+from pdctl.doctor import other_host  # noqa: E402 - runs from a checkout
+from pdctl.errors import UsageError  # noqa: E402
 from pdctl.fleet import (  # noqa: E402
     bootstrap_probe,
     canary_probe,
     engine_probe,
-    from_host,
     http_client,
     peer_json,
     prober,
@@ -178,7 +178,7 @@ def texts(chance: random.Random, body: bytes) -> None:
     for payload in http_client.payloads(body[at : at + 50] for at in range(0, len(body), 50)):
         peer_json.parse(payload)
     with contextlib.suppress(UsageError):
-        from_host.read(text)
+        other_host.read(text)
 
 
 TARGETS: tuple[Callable[[random.Random, bytes], None], ...] = (http, engine, documents, texts)

@@ -16,8 +16,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pdctl.doctor import gather
-from pdctl.fleet import from_host
+from pdctl.doctor import gather, other_host
 from tests.cli.doctor import ROOT, Said
 from tests.doctor.replay import Replay, replay
 from tests.fleet.conftest import Peer
@@ -278,7 +277,7 @@ def test_the_command_for_another_host_runs_and_comes_back(
     capsys: pytest.CaptureFixture[str], healthy: Replay, tmp_path: Path
 ) -> None:
     output = elsewhere(capsys, healthy)
-    assert len(from_host.read(output).reaches) == 7  # three HTTP ports, two bootstrap servers, two ranks
+    assert len(other_host.read(output).reaches) == 7  # three HTTP ports, two bootstrap servers, two ranks
     (tmp_path / "there.txt").write_text(f"user@node-7:~$ python3 -c …\n{output}user@node-7:~$ ")
     assert Said(capsys, *behind(healthy), "--reached", tmp_path / "there.txt").code == 0
 

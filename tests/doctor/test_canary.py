@@ -9,9 +9,8 @@ import pytest
 
 from pdctl.doctor import check_run
 from pdctl.doctor import request as asking
-from pdctl.doctor.canary_requests import kinds
 from pdctl.doctor.check import CanaryCell, CheckStatus, Depth, Facts
-from pdctl.doctor.gather import gather
+from pdctl.doctor.gather import gather, kinds
 from pdctl.doctor.request import Progress, Request
 from pdctl.fleet.canary_probe import EXTRAS
 from pdctl.fleet.observations import Canary, HeldRequests

@@ -8,7 +8,7 @@ from graphlib import TopologicalSorter
 
 from pdctl.catalogue.book import ENTRIES
 from pdctl.catalogue.entry import Needs, Severity
-from pdctl.doctor import check_run
+from pdctl.doctor import check_run, explanations
 from pdctl.doctor.check import Facts, Finding, finding
 from pdctl.fleet.observations import Ended, Holder, SignatureLine
 from tests.cases import for_each
@@ -20,7 +20,7 @@ NO_ANSWER = "decode-0: no answer within 20 s"
 
 
 def is_consequence(found: Finding) -> bool:
-    return any(line.startswith(check_run.EXPLAINED) for line in found.evidence)
+    return any(line.startswith(explanations.EXPLAINED) for line in found.evidence)
 
 
 def folded(facts: Facts) -> list[tuple[str, str, bool]]:
@@ -166,12 +166,12 @@ def test_a_crowd_with_one_fix_is_one_finding_that_names_them() -> None:
     facts = real.change(healthy(), router=None)
     one: Finding = check_run.run(real.null(healthy(), "prefill-0", "prefill-1")).findings[0]
     many = [dataclasses.replace(one, instance=f"prefill-{number}") for number in range(20)]
-    (told,) = check_run.fold(many, facts)
+    (told,) = explanations.fold(many, facts)
     assert told.instance == ""
     assert told.headline.endswith("(and 19 more alike)")
     assert "prefill-0, prefill-1, " in told.evidence[0]
     assert "prefill-19" in told.evidence[0]
-    assert len(check_run.fold(many[:8], facts)) == 8
+    assert len(explanations.fold(many[:8], facts)) == 8
 
 
 def test_thousands_of_servers_that_are_down_are_told_in_time_that_grows_with_their_number() -> None:
@@ -191,7 +191,7 @@ def test_thousands_of_servers_that_are_down_are_told_in_time_that_grows_with_the
 
         sys.setprofile(counted)
         try:
-            told = check_run.fold(found, facts)
+            told = explanations.fold(found, facts)
         finally:
             sys.setprofile(None)
         assert len(told) == 2 * servers
@@ -205,7 +205,7 @@ def test_thousands_of_servers_that_are_down_are_told_in_time_that_grows_with_the
 def test_rows_name_known_codes_and_go_round_in_no_circle() -> None:
     known = {entry.code for entry in ENTRIES}
     graph: dict[str, set[str]] = {}
-    for row in check_run.ROWS:
+    for row in explanations.ROWS:
         graph.setdefault(row.effect, set()).update(row.causes)
-    assert {code for row in check_run.ROWS for code in (row.effect, *row.causes)} <= known
+    assert {code for row in explanations.ROWS for code in (row.effect, *row.causes)} <= known
     tuple(TopologicalSorter(graph).static_order())  # raises CycleError

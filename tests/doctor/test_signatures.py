@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pdctl.catalogue.entry import Needs
-from pdctl.doctor import check_run
+from pdctl.doctor import check_run, explanations
 from pdctl.doctor.check import Depth, Facts, Report
 from pdctl.doctor.gather import gather
 from pdctl.doctor.request import Request
@@ -33,7 +33,7 @@ def test_a_healthy_run_has_nothing_to_answer_for(name: str) -> None:
 def test_a_page_size_is_the_cause_and_the_crash_its_effect() -> None:
     report = check_run.run(read("1p1d-page-size-debug-sgl058"))
     assert [
-        (one.code, any(line.startswith(check_run.EXPLAINED) for line in one.evidence)) for one in report.findings
+        (one.code, any(line.startswith(explanations.EXPLAINED) for line in one.evidence)) for one in report.findings
     ] == [("PD302", False), ("PD709", True)]
     (cause,) = [one for one in report.findings if one.code == "PD302"]
     assert cause.instance == "decode0"

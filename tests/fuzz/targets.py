@@ -31,7 +31,6 @@ from pdctl.fleet import (
     canary_probe,
     completion_stream,
     engine_probe,
-    from_host,
     http_client,
     prober,
     router_probe,
@@ -266,7 +265,7 @@ def generate(data: bytes) -> None:
 
 def reach(data: bytes) -> None:
     """What the command of --from-host printed on another host, judged."""
-    seen = from_host.read(data.decode("utf-8", "replace"))
+    seen = other_host.read(data.decode("utf-8", "replace"))
     assert seen.missing >= 0
     facts = healthy()
     for found in other_host.judged(Report("", "live", (), (), (), (), 0.0), facts, seen).findings:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from unittest import mock
 
-from pdctl.doctor import canary_requests
+from pdctl.doctor import gather
 from pdctl.fleet import bootstrap_probe, canary_probe, http_client, http_connection, prober
 from pdctl.fleet.address import SocketAddress, Unanswered
 from pdctl.fleet.http_connection import READ, Call
@@ -57,7 +57,7 @@ def told(says: Says) -> Iterator[None]:
         stack.enter_context(mock.patch.object(bootstrap_probe, "dial", _dialled))
         stack.enter_context(mock.patch.object(bootstrap_probe, "MAX_RANKS", FEW))
         stack.enter_context(mock.patch.object(canary_probe, "AGAIN", 0.0))
-        stack.enter_context(mock.patch.object(canary_requests, "DRAIN", DRAINED))
+        stack.enter_context(mock.patch.object(gather, "DRAIN", DRAINED))
         yield
 
 

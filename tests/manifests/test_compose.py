@@ -8,8 +8,8 @@ import pytest
 
 from pdctl.errors import TopologyError
 from pdctl.manifests import read
-from pdctl.manifests.compose import read_compose
 from pdctl.manifests.manifest import COMPOSE, Container, Manifest
+from pdctl.manifests.read import read_compose
 
 SERVE = "python3 -m sglang.launch_server"
 

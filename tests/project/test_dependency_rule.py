@@ -38,7 +38,7 @@ ALLOWED = {
     "checkpoints": {"engine"},
 }  # fmt: skip
 GROUND = {
-    "client_text", "errors", "lifeline", "deployment_secret", "http_auth", "json_members", "log_stream", "name_lookup",
+    "errors", "lifeline", "deployment_secret", "http_auth", "json_members", "log_lines", "name_lookup",
     "open_files", "package_data", "program", "suggestions", "thread_death", "units", "user_files", "__init__",
 }  # fmt: skip
 HEAVY = {

@@ -10,9 +10,8 @@ import pytest
 from pdctl.layout.instance_plan import Plan
 from pdctl.layout.planner import plan_shape, plan_topology
 from pdctl.layout.shape import Shape
-from pdctl.render.columns import spans, table
 from pdctl.render.plan_table import show
-from pdctl.render.term import Term
+from pdctl.render.term import Term, spans, table
 from pdctl.topology.resolve import find, load
 
 

@@ -11,12 +11,10 @@ from rich.console import Console
 from pdctl.launch.deployment import Deployment
 from pdctl.launch.log_tail import LogLine
 from pdctl.launch.run import EventKind, RunEvent, StartStage
-from pdctl.render import columns
 from pdctl.render.board import TerminalView
-from pdctl.render.columns import ESCAPE, write_table
 from pdctl.render.foreground import LaunchProgress, choose
 from pdctl.render.run_view import NamePrefix, PlainView, View
-from pdctl.render.term import Term
+from pdctl.render.term import ESCAPE, Term, table, write_table
 from tests.launch.conftest import deploy
 
 
@@ -260,7 +258,7 @@ def test_a_narrow_terminal_gets_everything(width: int, kind: str, monkeypatch: p
     if kind == "status":
         write_table(head, rows, Term(screen))
     else:
-        screen.write("\n".join(columns.table(Term(screen), head, rows)))
+        screen.write("\n".join(table(Term(screen), head, rows)))
     lines = ESCAPE.sub("", screen.getvalue()).splitlines()
     assert max(map(len, lines)) <= width
     for cell in (*missing.split(), "prefill-0", "30000", "router", "4712"):

@@ -58,7 +58,7 @@ def main() -> None:
     from pdctl.cli.app import VERBS
 
     for verb in VERBS:
-        importlib.import_module(verb.module)
+        importlib.import_module(verb.module.partition(":")[0])
     warm()
     cases = json.load(sys.stdin)
     json.dump([run(argv, stdin) for argv, stdin in cases], sys.stdout)

@@ -12,8 +12,7 @@ import time
 from copy import copy
 from typing import TYPE_CHECKING
 
-from pdctl.client_text import cut, escaped, traceback_text
-from pdctl.log_stream import LogStream
+from pdctl.log_lines import LogStream, cut, escaped, traceback_text
 
 if TYPE_CHECKING:
     from logging import Logger

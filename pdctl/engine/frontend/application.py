@@ -11,10 +11,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from pdctl.client_text import cut, word
 from pdctl.engine.frontend import generate, info, openai, responses
 from pdctl.engine.frontend.refusal import HttpRefusal
 from pdctl.http_auth import SIGNATURE, AccessLevel, Gate, Keys
+from pdctl.log_lines import cut, word
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from pdctl.client_text import rid_problem
 from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
 from pdctl.engine.frontend.refusal import HttpRefusal
 from pdctl.engine.frontend.request_state import GenerationJob, Options, PromptInput
 from pdctl.engine.ipc import steady_clock
 from pdctl.engine.ipc.messages import Generate
+from pdctl.log_lines import rid_problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -407,7 +407,7 @@ LAUNCHER_ROWS = (
         r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+) left with exit code (?P<code>\d+)",
         "[2026-11-21 19:44:33] pdctl: decode-0 generation 1 left with exit code 0",
     ),
-    # Of log_stream.py, in which engines and the router write alike.
+    # Of log_lines.py, in which engines and the router write alike.
     Row(
         "lines-lost", Speaker.LAUNCHER, Level.WARNING, "", b" of this log could not be written since ",
         r"(?P<lost>\d+) lines? of this log could not be written since "

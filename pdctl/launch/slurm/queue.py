@@ -1,5 +1,7 @@
 """The output of Slurm's own commands as values: jobs, nodes, partitions (22.05 and later).
 
+`python -m pdctl.launch.slurm.queue JOB` ends when the job JOB has ended: the script of a job that only holds hosts.
+
 JSON output is not used: its shape changes with the release, and a site's build may lack it.
 """
 
@@ -8,10 +10,12 @@ from __future__ import annotations
 import datetime as dt
 import re
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 
 TIMEOUT = 30.0  # seconds one command may take: a busy controller is slow
+POLL = 10.0  # seconds between two looks at the job for which hosts are held
 FRESH = 1.0  # seconds for which an answer about a job is cached
 FIELD = re.compile(r"(\S+?)=(.*?)(?= \S+?=|$)")
 UNLIMITED = ("UNLIMITED", "INFINITE", "NOT_SET")
@@ -214,3 +218,14 @@ def as_partition(row: dict[str, str]) -> Partition:
         max_nodes=int(most) if most.isdigit() else None,
         nodes=row.get("Nodes", ""),
     )
+
+
+def main(argv: list[str]) -> int:
+    """Hold a job's hosts for as long as the supervisor's job argv[0] lives."""
+    while alive(argv[0]):
+        time.sleep(POLL)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

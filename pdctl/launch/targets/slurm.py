@@ -12,7 +12,7 @@ from pdctl.errors import ExitCode, LaunchError
 from pdctl.launch import deployment_plan, remote
 from pdctl.launch.preflight import refuse
 from pdctl.launch.run_opening import open_ordered
-from pdctl.launch.slurm import host_placement, queue, script, submission
+from pdctl.launch.slurm import host_placement, queue, submission
 from pdctl.launch.slurm.step import SlurmStep, lost_with, rank_command, ranks_file
 from pdctl.launch.state import RunDir, check_name, home
 from pdctl.launch.targets.target import DryRun
@@ -57,12 +57,12 @@ class SlurmTarget:
         folder = submission.folder(self.topology, self._name) / STEPS
         planned = []
         for name, each in steps.items():
-            flags = script.planned_step(self.topology, components, self.plan, each)
+            flags = submission.planned_step(self.topology, components, self.plan, each)
             planned.append((name, [*flags, *rank_command(ranks_file(folder, f"{name}.g1"))]))
         return DryRun(self._deployment, self._scripts(), planned)
 
     def _scripts(self) -> dict[str, str]:
-        return script.scripts(self.topology, self.plan, self._name, submission.folder(self.topology, self._name))
+        return submission.scripts(self.topology, self.plan, self._name, submission.folder(self.topology, self._name))
 
     def launch(self, display: Display) -> RunOutcome | None:
         directory = self._open()
@@ -155,10 +155,10 @@ class SlurmRuntime:
         hosts = [spec.place for spec in specs]
         parts = len(set(self._components.values()))
         part = host_placement.part(self._allocation, parts, self._components[hosts[0]])
-        gres = script.gres(self._topology, self._instances.get(specs[0].instance))
+        gres = submission.gres(self._topology, self._instances.get(specs[0].instance))
         step = SlurmStep(self._run, self._job(hosts[0]), self._folder, specs, generation, logs)
         try:
-            step.start(script.step(hosts, part, gres), post)
+            step.start(submission.step(hosts, part, gres), post)
         except OSError as error:
             raise LaunchError(f"{specs[0].instance}: cannot start srun: {error.strerror}") from None
         self._steps.append(step)

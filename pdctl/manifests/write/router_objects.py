@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.engines.kinds import ROUTERS
-from pdctl.manifests.write.engine_pods import GRACE, environment, escaped, shared_spec
+from pdctl.manifests.write.flavours import GRACE, environment, escaped, shared_spec
 from pdctl.manifests.write.objects import Object, labels, metadata
 from pdctl.program import portable
 

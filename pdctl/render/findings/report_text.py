@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from pdctl.catalogue import book
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import CheckStatus
-from pdctl.render.columns import write_table
-from pdctl.render.term import visible
+from pdctl.render.term import visible, write_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.render.columns import prose, table
-from pdctl.render.term import cells, fitted, padded, wrapped
+from pdctl.render.term import cells, fitted, padded, prose, table, wrapped
 from pdctl.render.trace import wording
 from pdctl.render.trace.steps import Lanes, collapsed, gap_name, gap_row, named
 from pdctl.render.trace.wording import MARKS, STRAY, Places, describe_wrong_prefill, escape_all

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.render.columns import NARROWEST, spans
-from pdctl.render.term import cells, fitted, padded
+from pdctl.render.term import NARROWEST, cells, fitted, padded, spans
 from pdctl.render.trace import wording
 from pdctl.render.trace.wording import COARSE
 

@@ -9,7 +9,7 @@ import pytest
 
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import Severity
-from pdctl.doctor.canary_requests import HARM
+from pdctl.doctor.gather import HARM
 from pdctl.doctor.release_faults import numbers
 from pdctl.doctor.static.refused_flags import TERM
 from pdctl.engines.sglang.faults import ATTENTION_DP, FAULTS, NIXL_131, SPECULATION, RunningRelease, hits

@@ -13,7 +13,7 @@ import pytest
 
 from pdctl.engine.config.process_log import OneLine, hit_an_exception
 from pdctl.engines.prefix import split
-from pdctl.log_stream import stamp
+from pdctl.log_lines import stamp
 
 SAY = """
 import logging

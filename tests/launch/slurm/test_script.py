@@ -11,7 +11,7 @@ import pytest
 from pdctl.errors import LaunchError, UsageError
 from pdctl.launch import deployment_plan
 from pdctl.launch.run import Allocation, RunSeat
-from pdctl.launch.slurm import host_placement, script
+from pdctl.launch.slurm import host_placement, submission
 from pdctl.launch.state import RunDir
 from pdctl.launch.targets.slurm import SlurmRuntime, SlurmTarget
 from pdctl.launch.targets.target import LaunchOrder
@@ -52,7 +52,7 @@ def test_every_pool_is_a_component_with_its_own_partition(tmp_path: Path) -> Non
         host_placement.Component("cheap", ("cheap-0", "cheap-1"), 4),
         host_placement.Component("big", ("big-0", "big-1"), 8),
     )
-    assert script.batch(mixed, parts, "blue", Path("/shared/blue")).splitlines() == [
+    assert submission.batch(mixed, parts, "blue", Path("/shared/blue")).splitlines() == [
         "#!/bin/sh",
         "#SBATCH --job-name=blue",
         "#SBATCH --output=/shared/blue/logs/supervisor.log",
@@ -109,11 +109,11 @@ def test_a_step_names_its_hosts_and_shares_them(tmp_path: Path) -> None:
     plan = host_placement.planned(mixed)
     parts = host_placement.components(mixed, plan)
     decode = [spec for spec in deployment_plan.deployment(mixed, plan).specs if spec.instance == "decode-0"]
-    words = script.planned_step(mixed, parts, plan, decode)
+    words = submission.planned_step(mixed, parts, plan, decode)
     assert words[:5] == ["srun", "--het-group=1", "--nodelist=big-0,big-1", "--nodes=2", "--ntasks=2"]
     assert "--gres=gpu:8" in words
     assert {"--overlap", "--kill-on-bad-exit=1"} <= set(words)
-    assert "--gpus-per-node=0" in script.step(["n0"], [], "")
+    assert "--gpus-per-node=0" in submission.step(["n0"], [], "")
 
 
 def test_a_dry_run_shows_each_step_whole(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_ranks_on_the_cpu_ask_for_no_gpu(tmp_path: Path) -> None:
     plain = topology(tmp_path, "version: pdctl/v1\nroles: {prefill: {}, decode: {}}\n")
     parts = host_placement.components(plain, host_placement.planned(plain))
     assert parts == (host_placement.Component("default", ("default-0",), 0),)
-    assert "--gres" not in script.batch(plain, parts, "x", Path("/x"))
+    assert "--gres" not in submission.batch(plain, parts, "x", Path("/x"))
 
 
 def test_a_job_for_each_instance_asks_for_its_hosts_alone(tmp_path: Path) -> None:
@@ -138,14 +138,14 @@ def test_a_job_for_each_instance_asks_for_its_hosts_alone(tmp_path: Path) -> Non
     parts = host_placement.components(mixed, plan)
     # two prefills share each host of four GPUs; the decode spans two
     assert [part.hosts for part in parts] == [("cheap-0",), ("cheap-1",), ("big-0", "big-1")]
-    leader = script.batch(mixed, parts[:1], "blue", Path("/shared/blue"))
+    leader = submission.batch(mixed, parts[:1], "blue", Path("/shared/blue"))
     assert "hetjob" not in leader
     assert "#SBATCH --nodes=1" in leader
-    held = script.holder(mixed, parts[2], "blue", Path("/shared/blue"))
+    held = submission.holder(mixed, parts[2], "blue", Path("/shared/blue"))
     assert "#SBATCH --partition=h200" in held
-    assert held.endswith(f'exec {sys.executable} -m pdctl.launch.slurm.hold "$1"\n')
+    assert held.endswith(f'exec {sys.executable} -m pdctl.launch.slurm.queue "$1"\n')
     decode = [spec for spec in deployment_plan.deployment(mixed, plan).specs if spec.instance == "decode-0"]
-    assert script.planned_step(mixed, parts, plan, decode)[:2] == ["srun", "--jobid=JOB2"]
+    assert submission.planned_step(mixed, parts, plan, decode)[:2] == ["srun", "--jobid=JOB2"]
 
 
 def test_a_generation_moves_every_port_past_those_of_its_neighbours(tmp_path: Path) -> None:
@@ -185,18 +185,18 @@ def test_a_value_cannot_begin_a_line_of_its_own(tmp_path: Path, key: str, letter
     mixed = topology(tmp_path, text.replace("KEY", f"{key}: {value}"))
     parts = host_placement.components(mixed, host_placement.planned(mixed))
     with pytest.raises(UsageError, match=rf"targets\.slurm\.{key}: .* has a line break or another control character"):
-        script.batch(mixed, parts, "blue", Path("/shared/blue"))
+        submission.batch(mixed, parts, "blue", Path("/shared/blue"))
 
 
 def test_a_further_line_is_one_line(tmp_path: Path) -> None:
     mixed = topology(tmp_path, MIXED.replace('"#SBATCH --qos=high"', '"--qos=high\\nrm -r x"'))
     parts = host_placement.components(mixed, host_placement.planned(mixed))
     with pytest.raises(UsageError, match=r"targets\.slurm\.extra-sbatch"):
-        script.batch(mixed, parts, "blue", Path("/shared/blue"))
+        submission.batch(mixed, parts, "blue", Path("/shared/blue"))
 
 
 def test_a_path_is_quoted_as_sbatch_reads_it(tmp_path: Path) -> None:
     mixed = topology(tmp_path, MIXED)
     parts = host_placement.components(mixed, host_placement.planned(mixed))
-    text = script.batch(mixed, parts, "blue", Path('/shared/my runs/50%/a"b'))
+    text = submission.batch(mixed, parts, "blue", Path('/shared/my runs/50%/a"b'))
     assert '#SBATCH --output="/shared/my runs/50%%/a\\"b/logs/supervisor.log"\n' in text

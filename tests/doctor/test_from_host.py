@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pdctl.doctor import other_host
 from pdctl.errors import UsageError
-from pdctl.fleet import from_host
 from tests.fleet.conftest import closed_port
 
 
@@ -25,9 +25,11 @@ def test_the_command_tells_what_is_reached_and_why_not() -> None:
     closed = closed_port()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        command = from_host.command([("127.0.0.1", port), ("127.0.0.1", closed), ("::1", closed), ("127.0.0.1", port)])
+        command = other_host.shell_line(
+            [("127.0.0.1", port), ("127.0.0.1", closed), ("::1", closed), ("127.0.0.1", port)]
+        )
         assert command.count("\n") == 0
-        found = from_host.read("user@node:~$ python3 …\n[pod/x] " + run(command) + "user@node:~$ ")
+        found = other_host.read("user@node:~$ python3 …\n[pod/x] " + run(command) + "user@node:~$ ")
     assert (found.host, found.missing) == (socket.gethostname(), 0)
     reasons = {(one.host, one.port): one.reason for one in found.reaches}
     assert (reasons["127.0.0.1", port], reasons["127.0.0.1", closed]) == ("", "connection refused")
@@ -40,8 +42,8 @@ def test_a_network_that_reaches_nothing() -> None:
     if shutil.which("unshare") is None or subprocess.run(["unshare", "-rn", "true"], check=False).returncode:
         pytest.skip("no network namespaces for this user")
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        command = from_host.command([listener.getsockname()], wait=5)
-        found = from_host.read(run(command, "unshare", "-rn"))
+        command = other_host.shell_line([listener.getsockname()], wait=5)
+        found = other_host.read(run(command, "unshare", "-rn"))
     assert [one.reason for one in found.reaches] == ["network is unreachable"]
 
 
@@ -52,8 +54,8 @@ def test_a_name_nobody_knows_and_a_port_that_swallows() -> None:
         for filler in (first, second):
             filler.setblocking(False)
             filler.connect_ex(mute.getsockname())
-        command = from_host.command([mute.getsockname(), ("no such host'\"$(x)", 1)], wait=0.2)
-        found = {one.host: one.reason for one in from_host.read(run(command)).reaches}
+        command = other_host.shell_line([mute.getsockname(), ("no such host'\"$(x)", 1)], wait=0.2)
+        found = {one.host: one.reason for one in other_host.read(run(command)).reaches}
     assert found["127.0.0.1"] == "no connection within 0.2 s"
     assert found["no such host'\"$(x)"]
 
@@ -61,19 +63,19 @@ def test_a_name_nobody_knows_and_a_port_that_swallows() -> None:
 def test_output_that_was_cut_says_how_much_is_missing() -> None:
     head = '{"source": "n", "targets": 3, "pdctl": "pdctl.reach/1"}\n'
     line = '{"host": "a", "port": 1, "reason": "", "seconds": 0.1, "pdctl": "pdctl.reach/1"}\n'
-    assert from_host.read(head + line).missing == 2
+    assert other_host.read(head + line).missing == 2
     with pytest.raises(UsageError, match=r"pdctl\.reach/1"):
-        from_host.read("bash: python3: command not found\n")
+        other_host.read("bash: python3: command not found\n")
 
 
 def test_too_many_targets_for_one_line() -> None:
     with pytest.raises(UsageError, match="do not fit"):
-        from_host.command((f"10.0.{i // 256}.{i % 256}", 8998) for i in range(6000))
+        other_host.shell_line((f"10.0.{i // 256}.{i % 256}", 8998) for i in range(6000))
 
 
 @given(st.text(max_size=80), st.text(max_size=80))
 @settings(max_examples=150, deadline=None)
 def test_any_output_is_read_or_refused(before: str, inside: str) -> None:
     head = '{"source": "n", "targets": 1, "pdctl": "pdctl.reach/1"}'
-    found = from_host.read(f'{before}\n{head}\n{{"pdctl.reach/1": "{inside}"}}\n{head}{inside}')
+    found = other_host.read(f'{before}\n{head}\n{{"pdctl.reach/1": "{inside}"}}\n{head}{inside}')
     assert found.reaches == ()

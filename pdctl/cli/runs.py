@@ -1,0 +1,105 @@
+"""`pdctl status`, `pdctl ls` and `pdctl down`: the runs of this machine, how they are, and their end."""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from pdctl.errors import ExitCode, NotFoundError
+from pdctl.launch import clusters, launched
+from pdctl.launch.run import State
+from pdctl.launch.state import home, load_all, runs_of_others
+from pdctl.render import run_view, term
+from pdctl.units import flag_seconds
+
+
+class RunForm(str, Enum):
+    TABLE = "table"
+    JSON = "json"
+
+
+def status(
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="Name of the run; not needed for a single one.")
+    ] = None,
+    output: Annotated[RunForm, typer.Option("--output", "-o", help="Form of the answer.")] = RunForm.TABLE,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until everything is ready.")] = False,
+    timeout: Annotated[str, typer.Option(metavar="TIME", help="How long to wait.")] = "5m",
+) -> None:
+    """Show the state of a run, instance by instance. Exit code 8: something is missing.
+
+    \b
+    pdctl status
+    pdctl status blue -o json
+    pdctl status blue --wait --timeout 2m
+    """
+    found = launched.find(home(os.environ), run, (State.FAILED, State.STALE))
+    if wait:
+        limit = flag_seconds("--timeout", timeout)
+        health = found.await_ready(limit, lambda missing: run_view.cluster_waiting(missing, term.err()))
+    else:
+        health = found.health()
+    if output is RunForm.JSON:
+        term.out().write(run_view.status_json(health))
+    else:
+        run_view.status(health, term.out())
+    if not health.ready:
+        raise typer.Exit(int(ExitCode.NOT_READY))
+
+
+def ls(
+    output: Annotated[RunForm, typer.Option("--output", "-o", help="Form of the answer.")] = RunForm.TABLE,
+) -> None:
+    """List runs, the latest first: those that are over too.
+
+    \b
+    pdctl ls
+    pdctl ls -o json
+    """
+    root = home(os.environ)
+    found, unreadable = load_all(root)
+    elsewhere = clusters.load_all(root)
+    if output is RunForm.JSON:
+        term.out().write(run_view.runs_json(found, unreadable, [each._asdict() for each in elsewhere]))
+    else:
+        run_view.runs(found, term.out())
+        for each in elsewhere:
+            term.out().write(f"{each.name}: in Kubernetes ({each.place}), {each.url}; pdctl status {each.name}")
+        if not (found or elsewhere):
+            if not unreadable:
+                term.err().write("no run was ever launched here")
+            for sentence in runs_of_others():
+                term.err().write(f"note: {sentence}")
+        for sentence in unreadable:
+            term.err().write(f"warning: {sentence}")
+
+
+def down(
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="Name of the run; not needed for a single one.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Do not let requests finish: end everything now.")] = False,
+    timeout: Annotated[str, typer.Option(metavar="TIME", help="How long to wait for it to end.")] = "60s",
+) -> None:
+    """Stop a run and everything it started. Doing it twice is fine.
+
+    \b
+    pdctl down
+    pdctl down blue --force
+    """
+    limit = flag_seconds("--timeout", timeout)
+    try:
+        found = launched.find(home(os.environ), run, (State.STALE,))
+    except NotFoundError:
+        if run is not None:
+            raise
+        term.err().write("no run is alive")
+        return
+    if not found.running:
+        term.err().write(f"{found.name} is not running")
+        return
+    view = run_view.ending(found.deployment, term.err())
+    term.out().write(found.stop(force, limit, view.event))
