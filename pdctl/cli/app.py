@@ -1,28 +1,28 @@
-"""The verb table. Only the chosen verb's module is imported, so no verb pays for the imports of another."""
+"""The verb table. Only the chosen verb's module is imported, so no verb pays for the imports of another.
+
+A plain command line is read by `parameters`; what it leaves to Typer, by `usage`.
+"""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
-import typer
-
-from pdctl.errors import ExitCode, UsageError
+from pdctl.cli.parameters import read_plain
+from pdctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pdctl.cli.parameters import Command
 
 WITH_OVERLAYS = ("plan", "launch", "render", "doctor", "topology")
-SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-EPILOG = (
-    "Exit codes: 0 fine, 1 findings or infeasible, 2 usage or bad topology, 3 a bug of pdctl, 4 could not probe, "
-    "5 not found, 8 still starting at the timeout, 130/143 the signal."
-)
 
 
 class Verb(NamedTuple):
-    """`module` holds `app` (a Typer with sub-verbs) or `command` (one function), which MODULE:NAME calls otherwise."""
+    """`module`: a module with `SUBVERBS` (one function each) or `command` (one function), else MODULE:FUNCTION."""
 
     name: str
     module: str
@@ -52,55 +52,51 @@ VERBS: tuple[Verb, ...] = (
 )
 
 
-def build(argv: Sequence[str]) -> typer.Typer:
-    """The Typer application for this command line: the chosen verb in full, or a one-line entry for every verb."""
-    app = typer.Typer(
-        name="pdctl",
-        help="Plan, launch and diagnose prefill/decode disaggregated LLM serving.",
-        epilog=EPILOG,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        add_completion=False,
-        no_args_is_help=True,
-        context_settings=SETTINGS,
-    )
+def prepare(words: Sequence[str]) -> Callable[[], object] | None:
+    """Import what this command line needs; what is returned runs it and returns its exit code, None for 0.
 
-    @app.callback()
-    def main(
-        version: bool = typer.Option(False, "--version", "-V", help="Print the version and leave."),
-    ) -> None:
-        del version  # answered before Typer is imported (pdctl.__main__)
+    None if the line is not plain: `usage.prepare` does the same for any line.
+    """
+    verb = find_verb(words)
+    if verb is None or words[0] != verb.name:
+        return None
+    commands, name, rest = functions(verb), "", words[1:]
+    if name not in commands and rest:
+        name, rest = rest[0], rest[1:]
+    values = read_plain(commands[name], rest) if name in commands else None
+    return None if values is None else functools.partial(commands[name], **values)
 
-    chosen = next((word for word in argv if not word.startswith("-")), None)
-    known = {verb.name: verb for verb in VERBS}
-    if chosen is None:
-        for verb in VERBS:
-            app.command(verb.name, help=verb.help, short_help=verb.help)(_stub)
-        return app
-    if chosen not in known:
-        import shlex  # imported late: needed only for an error
 
-        from pdctl.suggestions import similar
-
-        verb_at = next((at for at, word in enumerate(argv) if word in known), None)
-        if verb_at is not None and argv[0].startswith("-"):  # `-o json status`
-            words = [argv[verb_at], *argv[:verb_at], *argv[verb_at + 1 :]]
-            raise UsageError(f"`{argv[0]}` stands before the verb", f"pdctl {shlex.join(words)}")
-
-        near = similar(chosen, known)
-        hint = f"did you mean `pdctl {near[0]}`?" if near else "`pdctl --help` lists them."
-        raise UsageError(f"no verb `{chosen}`", hint)
-    verb = known[chosen]
+def functions(verb: Verb) -> Mapping[str, Command]:
+    """The functions of a verb's sub-verbs by their names; of a verb without any, its own by ""."""
     place, _, name = verb.module.partition(":")
     module = importlib.import_module(place)
-    if hasattr(module, "app"):
-        for sub in module.app.registered_commands:  # the whole first line for the list: Typer would cut it
-            sub.short_help = sub.short_help or _first_line(sub.callback.__doc__)
-        app.add_typer(module.app, name=verb.name, help=verb.help)
-    else:
-        command = getattr(module, name or "command")
-        app.command(verb.name, help=command.__doc__ or verb.help, epilog=EPILOG)(command)
-    return app
+    commands: Sequence[Command] | None = getattr(module, "SUBVERBS", None)
+    if commands is None:
+        return {"": getattr(module, name or "command")}
+    return {command.__name__.replace("_", "-"): command for command in commands}
+
+
+def find_verb(argv: Sequence[str]) -> Verb | None:
+    """The verb that the command line names, None if it names none. Raise UsageError for an unknown one."""
+    chosen = next((word for word in argv if not word.startswith("-")), None)
+    if chosen is None:
+        return None
+    known = {verb.name: verb for verb in VERBS}
+    if chosen in known:
+        return known[chosen]
+    import shlex  # imported late: needed only for an error
+
+    from pdctl.suggestions import similar
+
+    verb_at = next((at for at, word in enumerate(argv) if word in known), None)
+    if verb_at is not None and argv[0].startswith("-"):  # `-o json status`
+        words = [argv[verb_at], *argv[:verb_at], *argv[verb_at + 1 :]]
+        raise UsageError(f"`{argv[0]}` stands before the verb", f"pdctl {shlex.join(words)}")
+
+    near = similar(chosen, known)
+    hint = f"did you mean `pdctl {near[0]}`?" if near else "`pdctl --help` lists them."
+    raise UsageError(f"no verb `{chosen}`", hint)
 
 
 def respelt(argv: Sequence[str]) -> list[str]:
@@ -115,34 +111,3 @@ def respelt(argv: Sequence[str]) -> list[str]:
 
 def _is_old_overlay(word: str) -> bool:
     return word.startswith("-f")
-
-
-def call(app: typer.Typer, argv: Sequence[str]) -> int:
-    """Run the command line and return its exit code. Raise UsageError if Typer refuses the words."""
-    argv = respelt(argv)
-    command = typer.main.get_command(app)
-    refusal = cast(
-        "type[Exception]", typer.BadParameter.__bases__[0]
-    )  # click's UsageError, which Typer does not name itself
-    try:
-        code = command.main(args=list(argv), prog_name="pdctl", standalone_mode=False)
-    except refusal as error:
-        from pdctl.cli import usage  # imported late: needed only for an error
-
-        if type(error).__name__ == "NoArgsIsHelpError":
-            sys.stderr.write(f"{error}\n")
-            return int(ExitCode.USAGE)
-        raise usage.error_of(error, command, argv) from None
-    except SystemExit as left:  # Typer's own handling of a closed pipe; exits.py handles it for all verbs
-        if isinstance(left.__context__, BrokenPipeError):
-            raise BrokenPipeError from left
-        raise
-    return code if isinstance(code, int) else int(ExitCode.OK)
-
-
-def _first_line(text: str | None) -> str:
-    return " ".join((text or "").strip().partition("\n\n")[0].split())
-
-
-def _stub() -> None:
-    """Placeholder for a verb in `pdctl --help`; never runs, because the module of a named verb is imported."""

@@ -8,9 +8,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from pdctl.cli.exits import reraise
+from pdctl.cli.parameters import argument, option
 from pdctl.errors import NotFoundError, NotProbedError, PdctlError, UsageError
 from pdctl.fleet import completion_stream
 from pdctl.http_auth import key_of
@@ -60,20 +59,20 @@ class _Waiting:
 def command(
     prompt: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PROMPT]...", help="What to ask; `-` or nothing reads it from stdin."),
+        argument(metavar="[PROMPT]...", help="What to ask; `-` or nothing reads it from stdin."),
     ] = None,
     run: Annotated[
-        str | None, typer.Option("--run", metavar="RUN", help="Name of the run; not needed for a single one.")
+        str | None, option("--run", metavar="RUN", help="Name of the run; not needed for a single one.")
     ] = None,
     url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="A router or engine that pdctl did not start.")
+        str | None, option("--url", metavar="URL", help="A router or engine that pdctl did not start.")
     ] = None,
-    chat: Annotated[bool, typer.Option("--chat/--raw", help="As a chat message, or as bare text to continue.")] = True,
-    max_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens to generate at most.")] = 128,
-    as_json: Annotated[bool, typer.Option("--json", help="One document at the end instead of a stream.")] = False,
-    key_env: Annotated[str, typer.Option(metavar="VARIABLE", help="Variable that holds the server's API key.")] = "",
-    timeout: Annotated[str, typer.Option(metavar="TIME", help="How long to wait without a single byte.")] = "10m",
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say who served it and how fast.")] = False,
+    chat: Annotated[bool, option("--chat/--raw", help="As a chat message, or as bare text to continue.")] = True,
+    max_tokens: Annotated[int, option(min=1, metavar="N", help="Tokens to generate at most.")] = 128,
+    as_json: Annotated[bool, option("--json", help="One document at the end instead of a stream.")] = False,
+    key_env: Annotated[str, option(metavar="VARIABLE", help="Variable that holds the server's API key.")] = "",
+    timeout: Annotated[str, option(metavar="TIME", help="How long to wait without a single byte.")] = "10m",
+    verbose: Annotated[bool, option("--verbose", "-v", help="Say who served it and how fast.")] = False,
 ) -> None:
     """Send one request to the running deployment and stream the answer.
 

@@ -8,10 +8,9 @@ from enum import Enum
 from pathlib import Path  # noqa: TC003 - Typer evaluates the annotations
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from pdctl.cli import log_sources
 from pdctl.cli.log_sources import LogReading
+from pdctl.cli.parameters import argument, option
 from pdctl.errors import ExitCode
 from pdctl.logs.window import timezone
 from pdctl.render import diagnosis_view as render
@@ -29,7 +28,7 @@ class DiagnosisForm(str, Enum):
     JSONL = "jsonl"
 
 
-Paths = typer.Argument(metavar="[SOURCE]...", help="Logs, directories, globs or `-`; none: those of the run.")
+Paths = argument(metavar="[SOURCE]...", help="Logs, directories, globs or `-`; none: those of the run.")
 
 
 def command(
@@ -40,9 +39,9 @@ def command(
     tz: Annotated[str | None, log_sources.Zone] = None,
     dialects: Annotated[Path | None, log_sources.Dialects] = None,
     verbose: Annotated[bool, log_sources.Verbose] = False,
-    output: Annotated[DiagnosisForm, typer.Option("--output", "-o", help="Form of the answer.")] = DiagnosisForm.TEXT,
+    output: Annotated[DiagnosisForm, option("--output", "-o", help="Form of the answer.")] = DiagnosisForm.TEXT,
     output_file: Annotated[Path | None, log_sources.OutputFile] = None,
-) -> None:
+) -> ExitCode:
     """Say what happened to a deployment: who died, when and why, which rooms that took along, what is misconfigured.
 
     \b
@@ -64,7 +63,7 @@ def command(
             stream.write(
                 render.to_json(found, stream) if output is DiagnosisForm.JSON else render.to_jsonl(found, stream)
             )
-    raise typer.Exit(int(exit_code(found)))
+    return exit_code(found)
 
 
 def exit_code(found: Diagnosis) -> ExitCode:

@@ -7,9 +7,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from pdctl.cli.app import EPILOG, SETTINGS
+from pdctl.cli.parameters import argument, option
 from pdctl.engines.adapters import adapter, adapters
 from pdctl.engines.identify import identify
 from pdctl.engines.speech import survey
@@ -25,9 +23,6 @@ if TYPE_CHECKING:
 
     from pdctl.engines.base import Row
     from pdctl.logs.source import Log
-
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, context_settings=SETTINGS)
-
 
 NAMES = tuple(str(one.speaker) for one in adapters())
 
@@ -49,33 +44,31 @@ class RowRole(str, Enum):
     ROUTER = "router"
 
 
-Output = Annotated[DialectForm, typer.Option("--output", "-o", help="Form of the answer.")]
+Output = Annotated[DialectForm, option("--output", "-o", help="Form of the answer.")]
 Dialects = Annotated[
     Path | None,
-    typer.Option(
-        "--dialects", metavar="DIR", envvar="PDCTL_DIALECTS", show_envvar=False,
+    option(
+        "--dialects", metavar="DIR", variable="PDCTL_DIALECTS",
         help="Directory of more rows (or $PDCTL_DIALECTS).",
     ),
 ]  # fmt: skip
 
-Of = Annotated[str | None, typer.Argument(metavar="[V]", help="A release (default: the newest pdctl has read).")]
-AlsoOf = Annotated[str | None, typer.Option("--version", metavar="V", help="The same.")]
+Of = Annotated[str | None, argument(metavar="[V]", help="A release (default: the newest pdctl has read).")]
+AlsoOf = Annotated[str | None, option("--version", metavar="V", help="The same.")]
 
 
-@app.command(epilog=EPILOG)
 def show(
     speaker: Annotated[
         str | None,
-        typer.Argument(
+        argument(
             metavar="[SPEAKER]",
             help=f"Whose rows: {', '.join(NAMES)}; all if not given.",
-            autocompletion=lambda: list(NAMES),
         ),
     ] = None,
     version: Annotated[
-        str | None, typer.Option("--version", metavar="V", help="Only what this release of SGLang writes.")
+        str | None, option("--version", metavar="V", help="Only what this release of SGLang writes.")
     ] = None,
-    role: Annotated[RowRole | None, typer.Option("--role", help="Only what this role writes.")] = None,
+    role: Annotated[RowRole | None, option("--role", help="Only what this role writes.")] = None,
     dialects: Dialects = None,
     output: Output = DialectForm.TEXT,
 ) -> None:
@@ -111,15 +104,12 @@ def _dated(row: Row) -> bool:
     return known is not None and known.dated
 
 
-@app.command(epilog=EPILOG)
 def check(
-    logs: Annotated[list[str], typer.Argument(metavar="LOG...", help="Files, directories, globs, or - for stdin.")],
+    logs: Annotated[list[str], argument(metavar="LOG...", help="Files, directories, globs, or - for stdin.")],
     dialects: Dialects = None,
-    unknown: Annotated[
-        int, typer.Option("--unknown", min=0, metavar="N", help="Shapes of unknown lines to show.")
-    ] = 10,
+    unknown: Annotated[int, option("--unknown", min=0, metavar="N", help="Shapes of unknown lines to show.")] = 10,
     output: Output = DialectForm.TEXT,
-) -> None:
+) -> ExitCode:
     """Say which dialect each log speaks and why, and how many of its lines are known.
 
     Exit code 1: a log whose speaker could not be told.
@@ -142,15 +132,13 @@ def check(
         stream.write(render.checked_json(found, unknown))
     else:
         render.checked(found, unknown, stream)
-    if any(each.identity.speaker is None for each in found):
-        raise typer.Exit(int(ExitCode.FINDINGS))
+    return ExitCode.FINDINGS if any(each.identity.speaker is None for each in found) else ExitCode.OK
 
 
-@app.command(epilog=EPILOG)
 def flags(
     release: Of = None,
     version: AlsoOf = None,
-    package: Annotated[FlagPackage, typer.Option("--package", help="Whose flags.")] = FlagPackage.SGLANG,
+    package: Annotated[FlagPackage, option("--package", help="Whose flags.")] = FlagPackage.SGLANG,
     output: Output = DialectForm.TEXT,
 ) -> None:
     """List the flags of one release of SGLang or of its routers, and since when and until when they exist.
@@ -163,7 +151,6 @@ def flags(
     _items("flags", release, version, output, package)
 
 
-@app.command(epilog=EPILOG)
 def env(release: Of = None, version: AlsoOf = None, output: Output = DialectForm.TEXT) -> None:
     """List the environment variables one release of SGLang reads, and since when and until when it does.
 
@@ -202,3 +189,6 @@ def _lines(log: Log) -> Iterator[bytes]:
     for part in log.parts:
         for raw in lines(part, 0, 1 << 62, LineNumbers(part)):
             yield raw.line
+
+
+SUBVERBS = (show, check, flags, env)

@@ -13,12 +13,11 @@ from io import StringIO
 from pathlib import Path  # noqa: TC003 - Typer evaluates the annotations
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-import typer
-
 from pdctl import user_files
 from pdctl.cli.exits import reraise
+from pdctl.cli.parameters import argument, option
 from pdctl.doctor import selection
-from pdctl.errors import NotFoundError, NotProbedError, UsageError
+from pdctl.errors import ExitCode, NotFoundError, NotProbedError, UsageError
 from pdctl.render.findings.report_forms import ReportForm
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from pdctl.doctor.check import Facts, Report
     from pdctl.doctor.request import Subject
     from pdctl.doctor.selection import Selection
-    from pdctl.errors import ExitCode
 
 STDIN = "-"
 LARGEST = 16 * 1024 * 1024  # bytes; 512 instances with 64 ranks each print less than half of it
@@ -72,55 +70,47 @@ CONFLICTS = (
 )
 
 
-What = typer.Argument(
-    metavar="[TOPOLOGY|MANIFEST]...", help="Topology file or name, Kubernetes manifests, start scripts."
-)
-Prefill = typer.Option("--prefill", metavar="URL[,PORT]", help="A prefill server and its bootstrap port; repeatable.")
-Decode = typer.Option("--decode", metavar="URL", help="A decode server; repeatable.")
-Overlay = typer.Option("--file", "-F", metavar="FILE", help="Overlay merged over the topology; repeatable.")
-Setting = typer.Option("--set", metavar="PATH=VALUE", help="One value of the topology; repeatable.")
-Select = typer.Option("--select", metavar="CODES", help="Only these codes, beginnings (PD2) or slugs; repeatable.")
-Ignore = typer.Option("--ignore", metavar="CODES", help="Not these; repeatable.")
-Metrics = typer.Option(metavar="URL", help="Where the router's metrics are, if not on its port or 29000.")
-Watch = typer.Option(metavar="TIME", help="Look again every TIME and print what changed, until Ctrl-C.")
-Bundle = typer.Option(metavar="FILE.tgz", help="Pack report, facts and matched log lines, secrets taken out.")
-FromHost = typer.Option("--from-host", help="Print one command that dials everything from another host.")
-Reached = typer.Option(metavar="FILE", help="What that command printed there (`-`: stdin), judged here.")
+What = argument(metavar="[TOPOLOGY|MANIFEST]...", help="Topology file or name, Kubernetes manifests, start scripts.")
+Prefill = option("--prefill", metavar="URL[,PORT]", help="A prefill server and its bootstrap port; repeatable.")
+Decode = option("--decode", metavar="URL", help="A decode server; repeatable.")
+Overlay = option("--file", "-F", metavar="FILE", help="Overlay merged over the topology; repeatable.")
+Setting = option("--set", metavar="PATH=VALUE", help="One value of the topology; repeatable.")
+Select = option("--select", metavar="CODES", help="Only these codes, beginnings (PD2) or slugs; repeatable.")
+Ignore = option("--ignore", metavar="CODES", help="Not these; repeatable.")
+Metrics = option(metavar="URL", help="Where the router's metrics are, if not on its port or 29000.")
+Watch = option(metavar="TIME", help="Look again every TIME and print what changed, until Ctrl-C.")
+Bundle = option(metavar="FILE.tgz", help="Pack report, facts and matched log lines, secrets taken out.")
+FromHost = option("--from-host", help="Print one command that dials everything from another host.")
+Reached = option(metavar="FILE", help="What that command printed there (`-`: stdin), judged here.")
 
 
 def command(
     what: Annotated[list[str] | None, What] = None,
     overlays: Annotated[list[str] | None, Overlay] = None,
     sets: Annotated[list[str] | None, Setting] = None,
-    run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="A run of `pdctl launch`.")] = None,
-    router: Annotated[str | None, typer.Option(metavar="URL", help="A router; its workers are looked at.")] = None,
+    run: Annotated[str | None, option("--run", metavar="RUN", help="A run of `pdctl launch`.")] = None,
+    router: Annotated[str | None, option(metavar="URL", help="A router; its workers are looked at.")] = None,
     prefills: Annotated[list[str] | None, Prefill] = None,
     decodes: Annotated[list[str] | None, Decode] = None,
-    static: Annotated[bool, typer.Option("--static", help="Ask nobody: what is written alone.")] = False,
-    canary: Annotated[bool, typer.Option("--canary", help="Also send real requests through every pair.")] = False,
-    extras: Annotated[bool, typer.Option(help="With --canary: over-length, cancelled, n=2 and a burst too.")] = True,
+    static: Annotated[bool, option("--static", help="Ask nobody: what is written alone.")] = False,
+    canary: Annotated[bool, option("--canary", help="Also send real requests through every pair.")] = False,
+    extras: Annotated[bool, option(help="With --canary: over-length, cancelled, n=2 and a burst too.")] = True,
     select: Annotated[list[str] | None, Select] = None,
     ignore: Annotated[list[str] | None, Ignore] = None,
-    fail_on: Annotated[Bar, typer.Option(help="Exit 1 from this severity on.")] = Bar.ERROR,
-    timeout: Annotated[str, typer.Option(metavar="TIME", help="For looking at everything.")] = "8s",
-    canary_timeout: Annotated[str, typer.Option(metavar="TIME", help="For one canary request.")] = "30s",
+    fail_on: Annotated[Bar, option(help="Exit 1 from this severity on.")] = Bar.ERROR,
+    timeout: Annotated[str, option(metavar="TIME", help="For looking at everything.")] = "8s",
+    canary_timeout: Annotated[str, option(metavar="TIME", help="For one canary request.")] = "30s",
     router_metrics: Annotated[str, Metrics] = "",
-    key_env: Annotated[str, typer.Option(metavar="VARIABLE", help="Variable that holds the servers' API key.")] = "",
+    key_env: Annotated[str, option(metavar="VARIABLE", help="Variable that holds the servers' API key.")] = "",
     watch: Annotated[str | None, Watch] = None,
     bundle: Annotated[Path | None, Bundle] = None,
     from_host: Annotated[bool, FromHost] = False,
     reached: Annotated[str | None, Reached] = None,
-    list_checks: Annotated[
-        bool, typer.Option("--list-checks", help="Every code, and what it needs to be seen.")
-    ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Name every check, and why some were skipped.")
-    ] = False,
-    output: Annotated[ReportForm, typer.Option("--output", "-o", help="Form of the report.")] = ReportForm.TEXT,
-    output_file: Annotated[
-        Path | None, typer.Option("--output-file", metavar="FILE", help="Write the report there.")
-    ] = None,
-) -> None:
+    list_checks: Annotated[bool, option("--list-checks", help="Every code, and what it needs to be seen.")] = False,
+    verbose: Annotated[bool, option("--verbose", "-v", help="Name every check, and why some were skipped.")] = False,
+    output: Annotated[ReportForm, option("--output", "-o", help="Form of the report.")] = ReportForm.TEXT,
+    output_file: Annotated[Path | None, option("--output-file", metavar="FILE", help="Write the report there.")] = None,
+) -> ExitCode:
     """Find before rollout what would break: ports, roles, versions, reachability, and every pair by a real request.
 
     \b
@@ -136,7 +126,7 @@ def command(
     chosen = selection.read(select or (), ignore or (), fail_on.value)
     if list_checks:
         _list(chosen, output, output_file)
-        return
+        return ExitCode.OK
     flags = {
         "--static": static, "--canary": canary, "--watch": watch, "--bundle": bundle, "--reached": reached,
         "--output-file": output_file, "--from-host": from_host, f"-o {output.value}": True,
@@ -168,9 +158,10 @@ def command(
         elif watch is not None:
             _watch(subject, known, flag_seconds("--watch", watch), output)
         else:
-            raise typer.Exit(int(_report(subject, known, output, output_file, verbose, bundle, reached)))
+            return _report(subject, known, output, output_file, verbose, bundle, reached)
     except KeyboardInterrupt:
         reraise(signal.SIGINT)
+    return ExitCode.OK
 
 
 def _refuse(given: Collection[str]) -> None:

@@ -44,9 +44,14 @@ WITHOUT_LETTERS = "pdctl.plain"
 def run(argv: Sequence[str]) -> None:
     """Run one verb and exit with the code listed in docs/cli.md, also for a bug, which is reported."""
     try:
-        from pdctl.cli.app import build, call
+        from pdctl.cli import app
 
-        app = build(argv)
+        words = app.respelt(argv)
+        verb = app.prepare(words)
+        if verb is None:
+            from pdctl.cli import usage  # imported late: it loads Typer
+
+            verb = usage.prepare(words)
         gc.freeze()  # what is imported by now stays; the imports of the verb create no garbage either
         gc.set_threshold(YOUNG)
         gc.enable()
@@ -57,12 +62,12 @@ def run(argv: Sequence[str]) -> None:
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
-            code = call(app, argv)
+            code = verb()
         finally:
             term.out().flush()  # flush here, where a full disk or a closed pipe is still handled
         if code == INTERRUPTED:
             reraise(signal.SIGINT)
-        _leave(code)
+        _leave(code if isinstance(code, int) else ExitCode.OK)
     except PdctlError as error:
         _say(error)
         _leave(error.exit_code)

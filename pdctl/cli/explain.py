@@ -5,9 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated
 
-import typer
-
 from pdctl.catalogue import book
+from pdctl.cli.parameters import argument, option
 from pdctl.errors import UsageError
 from pdctl.render import explain, term
 
@@ -20,10 +19,10 @@ class ExplainForm(str, Enum):
 
 def command(
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[CODE|NAME]...", help="A code, its name, or a pattern of them.")
+        list[str] | None, argument(metavar="[CODE|NAME]...", help="A code, its name, or a pattern of them.")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="The whole catalogue.")] = False,
-    output: Annotated[ExplainForm, typer.Option("--output", "-o", help="Form of the answer.")] = ExplainForm.TEXT,
+    every: Annotated[bool, option("--all", help="The whole catalogue.")] = False,
+    output: Annotated[ExplainForm, option("--output", "-o", help="Form of the answer.")] = ExplainForm.TEXT,
 ) -> None:
     """Say what a code means, why it happens, how it shows, and what to do.
 

@@ -7,29 +7,28 @@ import re
 from pathlib import Path  # noqa: TC003 - Typer evaluates the annotations
 from typing import Annotated
 
-import typer
-
 from pdctl import user_files
+from pdctl.cli.parameters import argument, option
 from pdctl.errors import ExitCode, UsageError
 from pdctl.render import term
 
 VARIABLE = re.compile(r"(\w+)=(.*)", re.DOTALL)
-What = typer.Argument(metavar="FILE...", help="Scripts, compose file, srt-slurm recipe, manifests; - is stdin.")
+What = argument(metavar="FILE...", help="Scripts, compose file, srt-slurm recipe, manifests; - is stdin.")
 
 
 def command(
     files: Annotated[list[str], What],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the topology there, not to stdout.")
+        Path | None, option("--output", "-o", metavar="FILE", help="Write the topology there, not to stdout.")
     ] = None,
     variables: Annotated[
-        list[str] | None, typer.Option("--var", metavar="NAME=VALUE", help="A variable of the files; repeatable.")
+        list[str] | None, option("--var", metavar="NAME=VALUE", help="A variable of the files; repeatable.")
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="Name of the topology, if not the file's.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file of -o.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 if anything looks wrong or is left out.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No notes.")] = False,
-) -> None:
+    name: Annotated[str | None, option("--name", help="Name of the topology, if not the file's.")] = None,
+    force: Annotated[bool, option("--force", help="Overwrite the file of -o.")] = False,
+    strict: Annotated[bool, option("--strict", help="Exit 1 if anything looks wrong or is left out.")] = False,
+    quiet: Annotated[bool, option("--quiet", "-q", help="No notes.")] = False,
+) -> ExitCode:
     """Turn a deployment that others wrote into a topology, and say what could not come along.
 
     \b
@@ -57,8 +56,7 @@ def command(
             raise UsageError(f"{output} cannot be written: {reason}", "name a file that can be") from None
     if not quiet:
         diagnostics.show_notes(made.notes, made.summary, str(output) if output is not None else "", term.err())
-    if not made.feasible or (strict and made.incomplete):
-        raise typer.Exit(int(ExitCode.FINDINGS))
+    return ExitCode.OK if made.feasible and not (strict and made.incomplete) else ExitCode.FINDINGS
 
 
 def _variables(given: list[str]) -> dict[str, str]:

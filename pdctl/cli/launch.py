@@ -6,9 +6,8 @@ import sys
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from pdctl.cli.exits import leave_unheard, reraise
+from pdctl.cli.parameters import argument, option
 from pdctl.errors import LaunchError, UsageError
 from pdctl.launch import remote
 from pdctl.launch.deployment import OnDeath
@@ -29,15 +28,15 @@ class DryRunForm(str, Enum):
     JSON = "json"
 
 
-Name = typer.Argument(metavar="FILE|NAME", help="Topology file or the name of a shipped one.")
-Overlay = typer.Option("--file", "-F", metavar="FILE", help="Overlay merged over the file; repeatable.")
-Setting = typer.Option("--set", metavar="PATH=VALUE", help="One value of the topology; repeatable.")
-Secret = typer.Option(
+Name = argument(metavar="FILE|NAME", help="Topology file or the name of a shipped one.")
+Overlay = option("--file", "-F", metavar="FILE", help="Overlay merged over the file; repeatable.")
+Setting = option("--set", metavar="PATH=VALUE", help="One value of the topology; repeatable.")
+Secret = option(
     "--deployment-secret/--no-deployment-secret", help="Whether pdctl's processes authenticate each other; default on."
 )
-Detach = typer.Option("--detach", "-d", help="Return once it serves; it goes on by itself.")
-Death = typer.Option(metavar="|".join(OnDeath), help="What restarts if a process dies; default: readiness.restart.")
-Run = typer.Option("--name", metavar="RUN", help="Name of the run; the topology's name if not given.")
+Detach = option("--detach", "-d", help="Return once it serves; it goes on by itself.")
+Death = option(metavar="|".join(OnDeath), help="What restarts if a process dies; default: readiness.restart.")
+Run = option("--name", metavar="RUN", help="Name of the run; the topology's name if not given.")
 
 
 def command(
@@ -46,17 +45,17 @@ def command(
     sets: Annotated[list[str] | None, Setting] = None,
     detach: Annotated[bool, Detach] = False,
     secret: Annotated[bool | None, Secret] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print every command and its environment.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", help="Print every command and its environment.")] = False,
     name: Annotated[str | None, Run] = None,
-    timeout: Annotated[str | None, typer.Option(metavar="TIME", help="Time to serve, such as 90s or 5m.")] = None,
-    verify: Annotated[bool, typer.Option(help="Send one request through every prefill and decode pair.")] = True,
-    doctor: Annotated[bool, typer.Option(help="Let doctor judge the topology before anything starts.")] = True,
+    timeout: Annotated[str | None, option(metavar="TIME", help="Time to serve, such as 90s or 5m.")] = None,
+    verify: Annotated[bool, option(help="Send one request through every prefill and decode pair.")] = True,
+    doctor: Annotated[bool, option(help="Let doctor judge the topology before anything starts.")] = True,
     on_death: Annotated[str | None, Death] = None,
-    progress: Annotated[LaunchProgress, typer.Option(help="How the start is shown.")] = LaunchProgress.AUTO,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no logs.")] = False,
-    output: Annotated[DryRunForm, typer.Option("--output", "-o", help="Form of --dry-run.")] = DryRunForm.TEXT,
-    place: Annotated[LaunchPlace, typer.Option("--target", "-t", help="Where it runs.")] = LaunchPlace.LOCAL,
-    queue: Annotated[str, typer.Option("--queue-timeout", metavar="TIME", help="Time a job may wait.")] = "1h",
+    progress: Annotated[LaunchProgress, option(help="How the start is shown.")] = LaunchProgress.AUTO,
+    quiet: Annotated[bool, option("--quiet", "-q", help="No progress and no logs.")] = False,
+    output: Annotated[DryRunForm, option("--output", "-o", help="Form of --dry-run.")] = DryRunForm.TEXT,
+    place: Annotated[LaunchPlace, option("--target", "-t", help="Where it runs.")] = LaunchPlace.LOCAL,
+    queue: Annotated[str, option("--queue-timeout", metavar="TIME", help="Time a job may wait.")] = "1h",
 ) -> None:
     """Start a topology and keep it running.
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-import typer
-
+from pdctl.cli.parameters import option
 from pdctl.errors import UsageError
 from pdctl.render import term
 
@@ -22,20 +21,19 @@ if TYPE_CHECKING:
     from pdctl.logs.part import LogPart
     from pdctl.logs.source import Log
 
-Run = typer.Option("--run", metavar="RUN", help="Logs of this run of `pdctl launch`; RUN.1: an earlier one.")
-Since = typer.Option("--since", metavar="TIME", help="Only lines since then: 2026-11-21T01:34:20, 01:34:20 or -10m.")
-Until = typer.Option("--until", metavar="TIME", help="Only lines until then.")
-Zone = typer.Option("--tz", metavar="ZONE", help="Zone of the logs' clocks and of the times shown; default: local.")
-Dialects = typer.Option(
+Run = option("--run", metavar="RUN", help="Logs of this run of `pdctl launch`; RUN.1: an earlier one.")
+Since = option("--since", metavar="TIME", help="Only lines since then: 2026-11-21T01:34:20, 01:34:20 or -10m.")
+Until = option("--until", metavar="TIME", help="Only lines until then.")
+Zone = option("--tz", metavar="ZONE", help="Zone of the logs' clocks and of the times shown; default: local.")
+Dialects = option(
     "--dialects",
     metavar="DIR",
-    envvar="PDCTL_DIALECTS",
-    show_envvar=False,
+    variable="PDCTL_DIALECTS",
     help="Directory of more dialect rows (or $PDCTL_DIALECTS).",
 )
-Index = typer.Option("--index/--no-index", help="Keep the places of rooms for the next time.")
-Verbose = typer.Option("--verbose", "-v", help="Say what was read, and how fast.")
-OutputFile = typer.Option("--output-file", metavar="FILE", help="Write the answer there.")
+Index = option("--index/--no-index", help="Keep the places of rooms for the next time.")
+Verbose = option("--verbose", "-v", help="Say what was read, and how fast.")
+OutputFile = option("--output-file", metavar="FILE", help="Write the answer there.")
 
 
 class Sources(NamedTuple):

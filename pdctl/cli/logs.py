@@ -8,10 +8,9 @@ import signal
 import time
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from pdctl.cli import log_sources
 from pdctl.cli.exits import reraise
+from pdctl.cli.parameters import argument, option
 from pdctl.errors import UsageError
 from pdctl.launch import launched
 from pdctl.launch.log_tail import LogQuestion
@@ -25,17 +24,13 @@ if TYPE_CHECKING:
 def command(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN] [INSTANCE]...", help="The run (not needed for a single one) and its instances."),
+        argument(metavar="[RUN] [INSTANCE]...", help="The run (not needed for a single one) and its instances."),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run is over.")] = False,
-    tail: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Only the last N lines of each instance.")
-    ] = None,
+    follow: Annotated[bool, option("--follow", "-f", help="Go on until the run is over.")] = False,
+    tail: Annotated[int | None, option(min=0, metavar="N", help="Only the last N lines of each instance.")] = None,
     since: Annotated[str | None, log_sources.Since] = None,
-    grep: Annotated[
-        str | None, typer.Option(metavar="REGEX", help="Only lines that match a regular expression.")
-    ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Without the instance's name in front.")] = False,
+    grep: Annotated[str | None, option(metavar="REGEX", help="Only lines that match a regular expression.")] = None,
+    raw: Annotated[bool, option("--raw", help="Without the instance's name in front.")] = False,
 ) -> None:
     """Show or follow the logs of a run.
 

@@ -3,10 +3,9 @@
 # No `from __future__ import annotations`: Typer would compile and evaluate each of the forty at every start.
 
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-import typer
-
+from pdctl.cli.parameters import Parameter, TypedLine, argument, option
 from pdctl.errors import ExitCode, UsageError
 from pdctl.layout.shape import Shape
 from pdctl.layout.workload import Measured, Nic, TrafficGoal
@@ -60,23 +59,23 @@ class About(NamedTuple):
     rate: float | None
 
 
-def _flag(name: str, text: str, metavar: str = "N") -> object:
-    return typer.Option(name, help=text, metavar=metavar)
+def _flag(name: str, text: str, metavar: str = "N") -> Parameter:
+    return option(name, help=text, metavar=metavar)
 
 
-File = typer.Option("--file", "-F", metavar="FILE", help="Overlay merged over the file; repeatable.")
-Setting = typer.Option("--set", metavar="PATH=VALUE", help="One value of the topology; repeatable.")
-Name = typer.Argument(metavar="[FILE|NAME]", help="Topology file, or the name of a shipped one.")
+File = option("--file", "-F", metavar="FILE", help="Overlay merged over the file; repeatable.")
+Setting = option("--set", metavar="PATH=VALUE", help="One value of the topology; repeatable.")
+Name = argument(metavar="[FILE|NAME]", help="Topology file, or the name of a shipped one.")
 
 
 def command(
-    ctx: typer.Context,
+    line: TypedLine,
     topology: Annotated[str | None, Name] = None,
     overlays: Annotated[list[str] | None, File] = None,
     sets: Annotated[list[str] | None, Setting] = None,
-    target: Annotated[PlanTarget | None, typer.Option(help="Where a topology is to stand.")] = None,
-    output: Annotated[PlanForm, typer.Option("--output", "-o", help="Form of the answer.")] = PlanForm.TABLE,
-    wide: Annotated[bool, typer.Option("--wide", help="Every row and command, on a terminal too.")] = False,
+    target: Annotated[PlanTarget | None, option(help="Where a topology is to stand.")] = None,
+    output: Annotated[PlanForm, option("--output", "-o", help="Form of the answer.")] = PlanForm.TABLE,
+    wide: Annotated[bool, option("--wide", help="Every row and command, on a terminal too.")] = False,
     tp: Annotated[int | None, _flag("--tp", "GPUs of one pipeline stage (sglang's tp_size).")] = None,
     dp: Annotated[int, _flag("--dp", "Attention DP groups among them.")] = 1,
     pp: Annotated[int, _flag("--pp", "Pipeline stages.")] = 1,
@@ -88,14 +87,14 @@ def command(
     gpus: Annotated[int, _flag("--gpus-per-host", "GPUs of a host.")] = 8,
     base: Annotated[int, _flag("--base-gpu-id", "First GPU on every host.")] = 0,
     step: Annotated[int, _flag("--gpu-id-step", "From one GPU to the next.")] = 1,
-    deepep: Annotated[bool, typer.Option("--deepep", help="DeepEP all-to-all: ep is tp.")] = False,
+    deepep: Annotated[bool, option("--deepep", help="DeepEP all-to-all: ep is tp.")] = False,
     decode_tp: Annotated[int | None, _flag("--decode-tp", "A decode instance too, and its links.")] = None,
     decode_dp: Annotated[int, _flag("--decode-dp", "Its --dp.")] = 1,
     decode_pp: Annotated[int, _flag("--decode-pp", "Its --pp.")] = 1,
     decode_ep: Annotated[int, _flag("--decode-ep", "Its --ep.")] = 1,
     version: Annotated[str | None, _flag("--sglang-version", "Release whose rules apply.", "VERSION")] = None,
     model: Annotated[str | None, _flag("--model", "Checkpoint directory or config.json.", "PATH")] = None,
-    mla: Annotated[bool | None, typer.Option("--mla/--gqa", help="Attention, where no model is given.")] = None,
+    mla: Annotated[bool | None, option("--mla/--gqa", help="Attention, where no model is given.")] = None,
     memory: Annotated[str | None, _flag("--gpu-memory", "Free on a GPU before loading.", "80GiB")] = None,
     fraction: Annotated[float | None, _flag("--mem-fraction", "Of it for weights and KV.", "0.85")] = None,
     page_size: Annotated[int | None, _flag("--page-size", "Tokens of a KV page.")] = None,
@@ -106,7 +105,7 @@ def command(
     rate: Annotated[float | None, _flag("--rate", "Requests per second.", "20")] = None,
     prefill_rate: Annotated[float | None, _flag("--prefill-rate", "Tokens/s measured per prefill.", "40000")] = None,
     decode_batch: Annotated[int | None, _flag("--decode-batch", "Requests one decode runs at once.")] = None,
-) -> None:
+) -> ExitCode:
     """Say what will run where: ranks, GPUs, ports, KV links, memory, commands.
 
     \b
@@ -117,28 +116,27 @@ def command(
     pdctl plan deepseek-v3-wide --set roles.decode.dp=16 -o json
     """
     if topology is not None:
-        plan = _of_topology(ctx, topology, overlays or [], sets or [], target, Measured(prefill_rate, decode_batch))
+        plan = _of_topology(line, topology, overlays or [], sets or [], target, Measured(prefill_rate, decode_batch))
     else:
         shape = Shape(tp or 0, dp, pp, ep, cp, moe_dp, replicas, nnodes, gpus, base, step, deepep)
         pulls = Shape(decode_tp or 0, decode_dp, decode_pp, decode_ep, gpus_per_host=gpus)
         about = About(version, model, mla, memory, fraction, page_size, kv_dtype, nic, nic_count, isl, rate)
-        plan = _of_flags(ctx, shape, pulls, about)
-        _note_flags_without_effect(ctx)
+        plan = _of_flags(line, shape, pulls, about)
+        _note_flags_without_effect(line)
     if wide and output is not PlanForm.TABLE:
         term.err().write(f"note: --wide has no effect on -o {output.value}, which is always whole")
     _print(plan, output, wide)
-    if not plan.feasible:
-        raise typer.Exit(ExitCode.FINDINGS)
+    return ExitCode.OK if plan.feasible else ExitCode.FINDINGS
 
 
 def _of_topology(
-    ctx: typer.Context, name: str, overlays: list[str], sets: list[str], target: PlanTarget | None, measured: Measured
+    line: TypedLine, name: str, overlays: list[str], sets: list[str], target: PlanTarget | None, measured: Measured
 ) -> "Plan":
-    for flag in _given_parameters(ctx):
-        if flag.name not in SHARED:
-            role = "decode" if (flag.name or "").startswith("decode") else "prefill"
+    for name_of_flag, flag in line.given.items():
+        if name_of_flag not in SHARED:
+            role = "decode" if name_of_flag.startswith("decode") else "prefill"
             hint = f"the topology says it; change it with --set, such as --set roles.{role}.tp=8"
-            raise UsageError(f"{flag.opts[0]} does not go with a topology", hint)
+            raise UsageError(f"{flag} does not go with a topology", hint)
     from pdctl.layout.planner import plan_topology  # imported late: each form of the verb loads only what it needs
     from pdctl.topology import resolve
 
@@ -146,24 +144,21 @@ def _of_topology(
     return plan_topology(topology, target.value if target is not None else None, measured)
 
 
-def _of_flags(ctx: typer.Context, shape: Shape, decode: Shape, about: About) -> "Plan":
-    named = [flag.name for flag in _given_parameters(ctx)]
-    if "tp" not in named:
+def _of_flags(line: TypedLine, shape: Shape, decode: Shape, about: About) -> "Plan":
+    if "tp" not in line.given:
         fix = "name a topology (`pdctl plan 2p1d`) or give a shape (`pdctl plan --tp 16 --dp 8`)"
         raise UsageError("no topology and no --tp: nothing to plan", fix)
-    for flag in _given_parameters(ctx):
-        if flag.name in TOPOLOGY_ONLY:
-            raise UsageError(f"{flag.opts[0]} goes with a topology, not with a bare shape", "name one: pdctl plan 2p1d")
-    lone = [name for name in named if (name or "").startswith("decode_") and "decode_tp" not in named]
+    for name, flag in line.given.items():
+        if name in TOPOLOGY_ONLY:
+            raise UsageError(f"{flag} goes with a topology, not with a bare shape", "name one: pdctl plan 2p1d")
+    lone = [flag for name, flag in line.given.items() if name.startswith("decode_") and "decode_tp" not in line.given]
     if lone:
-        raise UsageError(
-            f"--{(lone[0] or '').replace('_', '-')} without --decode-tp", "give the decode's --decode-tp too"
-        )
+        raise UsageError(f"{lone[0]} without --decode-tp", "give the decode's --decode-tp too")
     from pdctl.layout.planner import plan_shape  # imported late, as above
 
     return plan_shape(
         shape,
-        decode if "decode_tp" in named else None,
+        decode if "decode_tp" in line.given else None,
         version=about.version,
         model=about.model,
         mla=about.mla,
@@ -176,27 +171,15 @@ def _of_flags(ctx: typer.Context, shape: Shape, decode: Shape, about: About) -> 
     )
 
 
-def _note_flags_without_effect(ctx: typer.Context) -> None:
+def _note_flags_without_effect(line: TypedLine) -> None:
     """Print to stderr which flags have no effect: otherwise the plan would be taken as computed with them."""
-    given = {flag.name or "": flag.opts[0] for flag in _given_parameters(ctx)}
-    words = {flag.name or "": flag.opts[0] for flag in ctx.command.params}
-    for name, flag in given.items():
+    for name, flag in line.given.items():
         needs = WITHOUT.get(name, ())
-        if needs and not any(given.keys() >= set(each) for each in needs):
-            ways = " or ".join(" and ".join(words[need] for need in each) for each in needs)
+        if needs and not any(line.given.keys() >= set(each) for each in needs):
+            ways = " or ".join(" and ".join(line.flags[need] for need in each) for each in needs)
             term.err().write(f"note: {flag} has no effect without {ways}")
-    if {"mla", "model"} <= given.keys():
+    if {"mla", "model"} <= line.given.keys():
         term.err().write("note: --mla and --gqa have no effect with --model, which says it")
-
-
-def _given_parameters(ctx: typer.Context) -> list[Any]:
-    """The parameters that are given on the command line."""
-    found = []
-    for parameter in ctx.command.params:
-        source = ctx.get_parameter_source(parameter.name or "")
-        if source is not None and source.name == "COMMANDLINE":
-            found.append(parameter)
-    return found
 
 
 def _size(text: str) -> int:

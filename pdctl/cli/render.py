@@ -6,10 +6,8 @@ from enum import Enum
 from pathlib import Path  # noqa: TC003 - Typer evaluates the annotations
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from pdctl import user_files
-from pdctl.cli.app import EPILOG, SETTINGS
+from pdctl.cli.parameters import argument, option
 from pdctl.errors import UsageError
 from pdctl.render import term
 
@@ -18,8 +16,6 @@ if TYPE_CHECKING:
 
     from pdctl.manifests.write.objects import Object
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, context_settings=SETTINGS)
-
 
 class RenderFlavour(str, Enum):
     DISAGGREGATEDSET = "disaggregatedset"
@@ -27,28 +23,20 @@ class RenderFlavour(str, Enum):
     LWS = "lws"
 
 
-@app.callback()
-def main() -> None:
-    """Write a topology as files that another system runs."""
-
-
-@app.command(epilog=EPILOG)
 def kubernetes(
-    topology: Annotated[str, typer.Argument(metavar="FILE|NAME", help="Topology file or the name of a shipped one.")],
+    topology: Annotated[str, argument(metavar="FILE|NAME", help="Topology file or the name of a shipped one.")],
     overlays: Annotated[
-        list[str] | None, typer.Option("--file", "-F", metavar="FILE", help="Overlay merged over the file; repeatable.")
+        list[str] | None, option("--file", "-F", metavar="FILE", help="Overlay merged over the file; repeatable.")
     ] = None,
     sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="One value of the topology; repeatable.")
+        list[str] | None, option("--set", metavar="PATH=VALUE", help="One value of the topology; repeatable.")
     ] = None,
-    flavour: Annotated[
-        RenderFlavour | None, typer.Option(help="Kind of object; default targets.kubernetes.flavour.")
-    ] = None,
+    flavour: Annotated[RenderFlavour | None, option(help="Kind of object; default targets.kubernetes.flavour.")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="A file to each object, instead of a stream.")
+        Path | None, option("--output", "-o", metavar="DIR", help="A file to each object, instead of a stream.")
     ] = None,
     version: Annotated[
-        str | None, typer.Option("--kubernetes-version", metavar="1.30", help="Check against this release alone.")
+        str | None, option("--kubernetes-version", metavar="1.30", help="Check against this release alone.")
     ] = None,
 ) -> None:
     """Print the manifests of a topology, checked against the schemas of Kubernetes and of the operators.
@@ -92,3 +80,6 @@ def _keep(objects: Sequence[Object], directory: Path) -> None:
             f"{error.filename or directory}: {reason}", "--output DIR, one that can be written to"
         ) from None
     term.err().write(f"{len(objects)} files in {directory}")
+
+
+SUBVERBS = (kubernetes,)

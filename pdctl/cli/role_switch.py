@@ -6,8 +6,7 @@ import os
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from pdctl.cli.parameters import argument, option
 from pdctl.deployment_secret import DeploymentSecret
 from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.fleet.observations import Endpoint
@@ -42,29 +41,29 @@ class Form(str, Enum):
 
 
 def command(
-    instance: Annotated[str, typer.Argument(metavar="INSTANCE", help="Its name in a run, or its URL.")],
-    to: Annotated[To, typer.Option("--to", help="The role it shall have.")],
-    run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="The run that has it.")] = None,
+    instance: Annotated[str, argument(metavar="INSTANCE", help="Its name in a run, or its URL.")],
+    to: Annotated[To, option("--to", help="The role it shall have.")],
+    run: Annotated[str | None, option("--run", metavar="RUN", help="The run that has it.")] = None,
     router: Annotated[
-        list[str] | None, typer.Option("--router", metavar="URL", help="A router to tell; repeat it for several.")
+        list[str] | None, option("--router", metavar="URL", help="A router to tell; repeat it for several.")
     ] = None,
     bootstrap_port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Of the new prefill; else what it says itself.")
+        int | None, option(min=1, max=65535, help="Of the new prefill; else what it says itself.")
     ] = None,
     graph_memory: Annotated[
-        float | None, typer.Option(min=0, metavar="GB", help="For the CUDA graphs of a new decode; else its peers'.")
+        float | None, option(min=0, metavar="GB", help="For the CUDA graphs of a new decode; else its peers'.")
     ] = None,
-    min_ready: Annotated[int, typer.Option(min=1, help="How many its old role must keep.")] = 1,
-    drain_timeout: Annotated[str, typer.Option(metavar="TIME", help="Until it must be idle.")] = "330s",
-    switch_timeout: Annotated[str, typer.Option(metavar="TIME", help="Until it must have switched.")] = "180s",
+    min_ready: Annotated[int, option(min=1, help="How many its old role must keep.")] = 1,
+    drain_timeout: Annotated[str, option(metavar="TIME", help="Until it must be idle.")] = "330s",
+    switch_timeout: Annotated[str, option(metavar="TIME", help="Until it must have switched.")] = "180s",
     canary_timeout: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Until every peer must answer with it: 60s, of a prefill of SGLang 400s."),
+        option(metavar="TIME", help="Until every peer must answer with it: 60s, of a prefill of SGLang 400s."),
     ] = None,
-    key_env: Annotated[str, typer.Option(metavar="VARIABLE", help="Variable that holds the servers' API key.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
-    output: Annotated[Form, typer.Option("--output", "-o", help="Form of the answer.")] = Form.TEXT,
-) -> None:
+    key_env: Annotated[str, option(metavar="VARIABLE", help="Variable that holds the servers' API key.")] = "",
+    dry_run: Annotated[bool, option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    output: Annotated[Form, option("--output", "-o", help="Form of the answer.")] = Form.TEXT,
+) -> ExitCode:
     """Switch the role of a running instance: drain, switch, verify, put back.
 
     \b
@@ -93,10 +92,10 @@ def command(
     )
     root = home(os.environ)
     with lease(root / "switches", (*routers, url)):
-        _switch(order, output, dry_run, root, RunDir.of(root, found.name) if found is not None else None)
+        return _switch(order, output, dry_run, root, RunDir.of(root, found.name) if found is not None else None)
 
 
-def _switch(order: SwitchOrder, output: Form, dry_run: bool, root: Path, directory: RunDir | None) -> None:
+def _switch(order: SwitchOrder, output: Form, dry_run: bool, root: Path, directory: RunDir | None) -> ExitCode:
     seen = switch_refusals.read(order)
     obstacles = refusals(order, seen)
     if obstacles:
@@ -104,14 +103,14 @@ def _switch(order: SwitchOrder, output: Form, dry_run: bool, root: Path, directo
             term.out().write(view.refused_json(order, obstacles))
         else:
             view.refused(order, obstacles, term.err())
-        raise typer.Exit(int(ExitCode.NOT_PROBED if not seen.target.engine.reached else ExitCode.FINDINGS))
+        return ExitCode.FINDINGS if seen.target.engine.reached else ExitCode.NOT_PROBED
     planned = tuple(steps(order, seen))
     if dry_run:
         if output is Form.JSON:
             term.out().write(view.plan_json(order, seen.target.role, planned))
         else:
             view.plan(order, seen.target.role, planned, term.out())
-        return
+        return ExitCode.OK
     if output is Form.TEXT:
         view.head(order, seen.target.role, term.err())
 
@@ -127,8 +126,7 @@ def _switch(order: SwitchOrder, output: Form, dry_run: bool, root: Path, directo
         raise
     _record_result(order, result, root, directory)
     _show(order, result, output)
-    if result.standing is not Standing.SWITCHED:
-        raise typer.Exit(int(ExitCode.FINDINGS))
+    return ExitCode.OK if result.standing is Standing.SWITCHED else ExitCode.FINDINGS
 
 
 def _show(order: SwitchOrder, result: Result, output: Form) -> None:

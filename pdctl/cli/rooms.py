@@ -7,10 +7,9 @@ from enum import Enum
 from pathlib import Path  # noqa: TC003 - Typer evaluates the annotations
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from pdctl.cli import log_sources
 from pdctl.cli.log_sources import LogReading
+from pdctl.cli.parameters import argument, option
 from pdctl.errors import ExitCode, UsageError
 from pdctl.logs.window import timezone
 from pdctl.render import room_list as render
@@ -47,14 +46,14 @@ class RoomListForm(str, Enum):
     TSV = "tsv"
 
 
-Paths = typer.Argument(metavar="[PATH]...", help="Logs, directories, globs or `-`; none: those of the run.")
-Filter = typer.Option(
+Paths = argument(metavar="[PATH]...", help="Logs, directories, globs or `-`; none: those of the run.")
+Filter = option(
     "--filter", metavar="KEY=VALUE", help=f"Only rooms whose {', '.join(FILTERS)} is that; `*` is a wildcard."
 )
-Outcomes = typer.Option(
+Outcomes = option(
     "--outcome", metavar="OUTCOME", help="Only ok, failed, hung, aborted, refused, incomplete or unknown; repeatable."
 )
-Least = typer.Option("--min-duration", metavar="TIME", help="Only rooms that took at least that long.")
+Least = option("--min-duration", metavar="TIME", help="Only rooms that took at least that long.")
 
 
 def command(
@@ -62,24 +61,22 @@ def command(
     run: Annotated[str | None, log_sources.Run] = None,
     filters: Annotated[list[str] | None, Filter] = None,
     outcome: Annotated[list[str] | None, Outcomes] = None,
-    prefill: Annotated[
-        str | None, typer.Option("--prefill", metavar="NAME", help="Only rooms of this prefill.")
-    ] = None,
-    decode: Annotated[str | None, typer.Option("--decode", metavar="NAME", help="Only rooms of this decode.")] = None,
+    prefill: Annotated[str | None, option("--prefill", metavar="NAME", help="Only rooms of this prefill.")] = None,
+    decode: Annotated[str | None, option("--decode", metavar="NAME", help="Only rooms of this decode.")] = None,
     least: Annotated[str | None, Least] = None,
-    sort: Annotated[RoomOrder, typer.Option("--sort", help="In order of what.")] = RoomOrder.STARTED,
-    reverse: Annotated[bool, typer.Option("--reverse", "-r", help="The other way round.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="The first N of them.")] = None,
+    sort: Annotated[RoomOrder, option("--sort", help="In order of what.")] = RoomOrder.STARTED,
+    reverse: Annotated[bool, option("--reverse", "-r", help="The other way round.")] = False,
+    limit: Annotated[int | None, option(min=1, metavar="N", help="The first N of them.")] = None,
     since: Annotated[str | None, log_sources.Since] = None,
     until: Annotated[str | None, log_sources.Until] = None,
     tz: Annotated[str | None, log_sources.Zone] = None,
     dialects: Annotated[Path | None, log_sources.Dialects] = None,
     index: Annotated[bool, log_sources.Index] = True,
-    build: Annotated[bool, typer.Option("--build-index", help="Index all rooms, for trace-room on huge logs.")] = False,
+    build: Annotated[bool, option("--build-index", help="Index all rooms, for trace-room on huge logs.")] = False,
     verbose: Annotated[bool, log_sources.Verbose] = False,
-    output: Annotated[RoomListForm, typer.Option("--output", "-o", help="Form of the answer.")] = RoomListForm.TEXT,
+    output: Annotated[RoomListForm, option("--output", "-o", help="Form of the answer.")] = RoomListForm.TEXT,
     output_file: Annotated[Path | None, log_sources.OutputFile] = None,
-) -> None:
+) -> ExitCode:
     """List the rooms in the logs: when, which pair, the phase it reached, how long, how it ended.
 
     \b
@@ -113,8 +110,7 @@ def command(
         term.err().write(render.totals(found, len(known)))
     for line in notes.lines(listed=bool(known)):
         term.err().write(f"note: {visible(line, term.err())}")
-    if not known:
-        raise typer.Exit(int(_explain_empty_list(notes)))
+    return ExitCode.OK if known else _explain_empty_list(notes)
 
 
 def _explain_empty_list(notes: ListNotes) -> ExitCode:

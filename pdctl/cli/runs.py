@@ -6,8 +6,7 @@ import os
 from enum import Enum
 from typing import Annotated
 
-import typer
-
+from pdctl.cli.parameters import argument, option
 from pdctl.errors import ExitCode, NotFoundError
 from pdctl.launch import clusters, launched
 from pdctl.launch.run import State
@@ -22,13 +21,11 @@ class RunForm(str, Enum):
 
 
 def status(
-    run: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="Name of the run; not needed for a single one.")
-    ] = None,
-    output: Annotated[RunForm, typer.Option("--output", "-o", help="Form of the answer.")] = RunForm.TABLE,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until everything is ready.")] = False,
-    timeout: Annotated[str, typer.Option(metavar="TIME", help="How long to wait.")] = "5m",
-) -> None:
+    run: Annotated[str | None, argument(metavar="[RUN]", help="Name of the run; not needed for a single one.")] = None,
+    output: Annotated[RunForm, option("--output", "-o", help="Form of the answer.")] = RunForm.TABLE,
+    wait: Annotated[bool, option("--wait", help="Wait until everything is ready.")] = False,
+    timeout: Annotated[str, option(metavar="TIME", help="How long to wait.")] = "5m",
+) -> ExitCode:
     """Show the state of a run, instance by instance. Exit code 8: something is missing.
 
     \b
@@ -46,12 +43,11 @@ def status(
         term.out().write(run_view.status_json(health))
     else:
         run_view.status(health, term.out())
-    if not health.ready:
-        raise typer.Exit(int(ExitCode.NOT_READY))
+    return ExitCode.OK if health.ready else ExitCode.NOT_READY
 
 
 def ls(
-    output: Annotated[RunForm, typer.Option("--output", "-o", help="Form of the answer.")] = RunForm.TABLE,
+    output: Annotated[RunForm, option("--output", "-o", help="Form of the answer.")] = RunForm.TABLE,
 ) -> None:
     """List runs, the latest first: those that are over too.
 
@@ -78,11 +74,9 @@ def ls(
 
 
 def down(
-    run: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="Name of the run; not needed for a single one.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Do not let requests finish: end everything now.")] = False,
-    timeout: Annotated[str, typer.Option(metavar="TIME", help="How long to wait for it to end.")] = "60s",
+    run: Annotated[str | None, argument(metavar="[RUN]", help="Name of the run; not needed for a single one.")] = None,
+    force: Annotated[bool, option("--force", help="Do not let requests finish: end everything now.")] = False,
+    timeout: Annotated[str, option(metavar="TIME", help="How long to wait for it to end.")] = "60s",
 ) -> None:
     """Stop a run and everything it started. Doing it twice is fine.
 

@@ -6,17 +6,13 @@ import json
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from pdctl.cli.app import EPILOG, SETTINGS
+from pdctl.cli.parameters import option
 from pdctl.launch.installed_parts import inspect
 from pdctl.render import term
 
 if TYPE_CHECKING:
     from pdctl.launch.installed_parts import Installation
     from pdctl.render.term import Term
-
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, context_settings=SETTINGS)
 
 WORDS = {
     "source": "a source tree",
@@ -31,14 +27,8 @@ class SelfForm(str, Enum):
     JSON = "json"
 
 
-@app.callback()
-def group() -> None:
-    """A group of verbs, though it has one."""
-
-
-@app.command(epilog=EPILOG)
 def check(
-    output: Annotated[SelfForm, typer.Option("--output", "-o", help="Form of the answer.")] = SelfForm.TEXT,
+    output: Annotated[SelfForm, option("--output", "-o", help="Form of the answer.")] = SelfForm.TEXT,
 ) -> None:
     """Say what this pdctl is: version, kind of install, Python, and what it can do here. Contacts nobody.
 
@@ -62,3 +52,6 @@ def _show(found: Installation, to: Term) -> None:
         to.write(f"{'✓' if part.present else '✗'} {part.name:<{width}}  {part.detail}")
         if part.fix:
             to.write(f"  {'':<{width}}  fix: {part.fix}")
+
+
+SUBVERBS = (check,)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from pdctl.cli.app import EPILOG, SETTINGS
+from pdctl.cli.parameters import argument, option
 from pdctl.errors import ExitCode, TopologyError
 from pdctl.render import diagnostics, term
 from pdctl.render.term import as_json
@@ -15,8 +13,6 @@ from pdctl.topology import resolve
 
 if TYPE_CHECKING:
     from pdctl.topology.diagnostic import Diagnostic
-
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, context_settings=SETTINGS)
 
 
 class CheckForm(str, Enum):
@@ -34,17 +30,16 @@ class Schema(str, Enum):
     MARKDOWN = "markdown"
 
 
-Overlays = Annotated[list[str] | None, typer.Option("--file", "-F", help="Overlay merged over the file; repeatable.")]
-Sets = Annotated[list[str] | None, typer.Option("--set", help="One value, as path=value; repeatable.")]
+Overlays = Annotated[list[str] | None, option("--file", "-F", help="Overlay merged over the file; repeatable.")]
+Sets = Annotated[list[str] | None, option("--set", help="One value, as path=value; repeatable.")]
 
 
-@app.command(epilog=EPILOG)
 def check(
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Topology files or names of shipped ones.")],
+    files: Annotated[list[str], argument(metavar="FILE...", help="Topology files or names of shipped ones.")],
     overlays: Overlays = None,
     sets: Sets = None,
-    output: Annotated[CheckForm, typer.Option("--output", "-o", help="Form of the answer.")] = CheckForm.TEXT,
-) -> None:
+    output: Annotated[CheckForm, option("--output", "-o", help="Form of the answer.")] = CheckForm.TEXT,
+) -> ExitCode:
     """Say whether topologies are right, or everything that is wrong with them.
 
     \b
@@ -69,16 +64,14 @@ def check(
     elif found:
         diagnostics.show(found, stream)
         stream.write("1 problem" if len(found) == 1 else f"{len(found)} problems")
-    if found:
-        raise typer.Exit(int(ExitCode.USAGE))
+    return ExitCode.USAGE if found else ExitCode.OK
 
 
-@app.command(epilog=EPILOG)
 def show(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Topology file or the name of a shipped one.")],
+    file: Annotated[str, argument(metavar="FILE", help="Topology file or the name of a shipped one.")],
     overlays: Overlays = None,
     sets: Sets = None,
-    output: Annotated[ShownForm, typer.Option("--output", "-o", help="Form of the answer.")] = ShownForm.YAML,
+    output: Annotated[ShownForm, option("--output", "-o", help="Form of the answer.")] = ShownForm.YAML,
 ) -> None:
     """Print a topology as pdctl understands it: merged, variables and defaults filled in.
 
@@ -96,11 +89,8 @@ def show(
     term.document().write(text)
 
 
-@app.command(epilog=EPILOG)
 def schema(
-    output: Annotated[
-        Schema, typer.Option("--output", "-o", help="JSON Schema, or the field reference.")
-    ] = Schema.JSON,
+    output: Annotated[Schema, option("--output", "-o", help="JSON Schema, or the field reference.")] = Schema.JSON,
 ) -> None:
     """Print the JSON Schema of topology files, or the field reference as Markdown.
 
@@ -113,3 +103,6 @@ def schema(
         term.out().write(markdown().rstrip())
     else:
         term.out().write(as_json(json_schema()))
+
+
+SUBVERBS = (check, show, schema)

@@ -7,11 +7,10 @@ import time
 from pathlib import Path  # noqa: TC003 - Typer evaluates the annotations
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-import typer
-
 from pdctl.cli import log_sources
 from pdctl.cli.exits import reraise
 from pdctl.cli.log_sources import LogReading
+from pdctl.cli.parameters import argument, option
 from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.logs.window import timezone
 from pdctl.render import term
@@ -49,18 +48,18 @@ class FollowedRoom(NamedTuple):
     interrupted: bool
 
 
-Words = typer.Argument(metavar="[ROOM] [PATH]...", help="The room, decimal or hex; logs, directories, globs or `-`.")
-Output = typer.Option("--output", "-o", help="Form of the answer.")
+Words = argument(metavar="[ROOM] [PATH]...", help="The room, decimal or hex; logs, directories, globs or `-`.")
+Output = option("--output", "-o", help="Form of the answer.")
 
 
 def command(
     words: Annotated[list[str] | None, Words] = None,
-    rid: Annotated[str | None, typer.Option(metavar="RID", help="The room of this request instead.")] = None,
-    last_failed: Annotated[bool, typer.Option("--last-failed", help="The last room that failed.")] = False,
-    slowest: Annotated[int | None, typer.Option(min=1, metavar="N", help="The N rooms that took longest.")] = None,
+    rid: Annotated[str | None, option(metavar="RID", help="The room of this request instead.")] = None,
+    last_failed: Annotated[bool, option("--last-failed", help="The last room that failed.")] = False,
+    slowest: Annotated[int | None, option(min=1, metavar="N", help="The N rooms that took longest.")] = None,
     run: Annotated[str | None, log_sources.Run] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show its lines as they come, until it ends.")] = False,
-    timeout: Annotated[str, typer.Option(metavar="TIME", help="How long to follow it.")] = "10m",
+    follow: Annotated[bool, option("--follow", "-f", help="Show its lines as they come, until it ends.")] = False,
+    timeout: Annotated[str, option(metavar="TIME", help="How long to follow it.")] = "10m",
     since: Annotated[str | None, log_sources.Since] = None,
     until: Annotated[str | None, log_sources.Until] = None,
     tz: Annotated[str | None, log_sources.Zone] = None,
@@ -69,7 +68,7 @@ def command(
     verbose: Annotated[bool, log_sources.Verbose] = False,
     output: Annotated[RoomForm, Output] = RoomForm.TEXT,
     output_file: Annotated[Path | None, log_sources.OutputFile] = None,
-) -> None:
+) -> ExitCode:
     """Tell the story of one room from the logs of router, prefills and decodes, and name the cause when it broke.
 
     \b
@@ -105,7 +104,7 @@ def command(
         reraise(signal.SIGINT)
     if not found:
         raise _not_found(rooms[0], wanted.typed)
-    raise typer.Exit(int(exit_code(rooms)))
+    return exit_code(rooms)
 
 
 def _unnamed(room: Room, typed: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Turn Typer's errors about a command line into pdctl's own form: what is wrong, and what to type instead.
+"""The verbs as a Typer application: help, every unusual command line, and what is wrong with one in pdctl's own form.
 
 Typer contains a copy of click from 0.26 on and imports click before that, so errors are told apart by their attributes
 and not by their classes.
@@ -6,14 +6,29 @@ and not by their classes.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
-from typing import TYPE_CHECKING, Protocol
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast, get_type_hints
 
-from pdctl.errors import UsageError
+import typer
+
+from pdctl.cli.app import VERBS, Verb, find_verb, functions
+from pdctl.cli.parameters import PLAIN_ARGUMENT, TypedLine, first_spelling, line_name, slots
+from pdctl.errors import ExitCode, UsageError
 from pdctl.suggestions import similar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pdctl.cli.parameters import Command, Parameter
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+EPILOG = (
+    "Exit codes: 0 fine, 1 findings or infeasible, 2 usage or bad topology, 3 a bug of pdctl, 4 could not probe, "
+    "5 not found, 8 still starting at the timeout, 130/143 the signal."
+)
 
 # Sub-verbs that do not exist, and the command that does the job.
 ELSEWHERE = {
@@ -48,6 +63,111 @@ class ClickCommand(Protocol):
 
     @property
     def params(self) -> Sequence[Param]: ...
+
+
+def prepare(words: Sequence[str]) -> Callable[[], int]:
+    """Import what this command line needs; what is returned runs it and returns its exit code."""
+    return functools.partial(call, build(find_verb(words)), words)
+
+
+def build(verb: Verb | None) -> typer.Typer:
+    """The Typer application for this verb: it in full, or a one-line entry for every verb."""
+    app = typer.Typer(
+        name="pdctl",
+        help="Plan, launch and diagnose prefill/decode disaggregated LLM serving.",
+        epilog=EPILOG,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        no_args_is_help=True,
+        context_settings=SETTINGS,
+    )
+
+    @app.callback()
+    def main(
+        version: bool = typer.Option(False, "--version", "-V", help="Print the version and leave."),
+    ) -> None:
+        del version  # answered before Typer is imported (pdctl.__main__)
+
+    if verb is None:
+        for each in VERBS:
+            app.command(each.name, help=each.help, short_help=each.help)(_stub)
+        return app
+    below = functions(verb)
+    if "" in below:
+        command = below[""]
+        app.command(verb.name, help=command.__doc__ or verb.help, epilog=EPILOG)(_for_typer(command))
+        return app
+    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, context_settings=SETTINGS)
+    for name, command in below.items():  # the whole first line for the list: Typer would cut it
+        group.command(name, short_help=_first_line(command.__doc__), epilog=EPILOG)(_for_typer(command))
+    app.add_typer(group, name=verb.name, help=verb.help)
+    return app
+
+
+def call(app: typer.Typer, argv: Sequence[str]) -> int:
+    """Run the command line and return its exit code. Raise UsageError if Typer refuses the words."""
+    command = typer.main.get_command(app)
+    refusal = cast(
+        "type[Exception]", typer.BadParameter.__bases__[0]
+    )  # click's UsageError, which Typer does not name itself
+    try:
+        code = command.main(args=list(argv), prog_name="pdctl", standalone_mode=False)
+    except refusal as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            sys.stderr.write(f"{error}\n")
+            return int(ExitCode.USAGE)
+        raise error_of(error, command, argv) from None
+    except SystemExit as left:  # Typer's own handling of a closed pipe; exits.py handles it for all verbs
+        if isinstance(left.__context__, BrokenPipeError):
+            raise BrokenPipeError from left
+        raise
+    return code if isinstance(code, int) else int(ExitCode.OK)
+
+
+def _for_typer(command: Command) -> Callable[..., object]:
+    """`command` with its parameters declared as Typer wants them."""
+    line, known = line_name(command), {slot.name: slot for slot in slots(command)}
+    flags = {name: first_spelling(slot) for name, slot in known.items()}
+    hints = get_type_hints(command, include_extras=True)
+    for name, slot in known.items():
+        if slot.parameter is not PLAIN_ARGUMENT:
+            hints[name] = Annotated[hints[name].__origin__, _declaration(slot.parameter)]
+
+    @functools.wraps(command)
+    def run(**values: Any) -> object:  # noqa: ANN401 - what the verb takes
+        if line is not None:
+            values[line] = TypedLine(_given(values[line], flags), flags)
+        return command(**values)
+
+    if line is not None:
+        hints[line] = typer.Context
+    signature = inspect.signature(command)
+    parameters = [one.replace(annotation=hints[name]) for name, one in signature.parameters.items()]
+    run.__annotations__ = hints
+    vars(run)["__signature__"] = signature.replace(parameters=parameters)
+    return run
+
+
+def _declaration(one: Parameter) -> object:
+    if one.names is None:
+        return typer.Argument(metavar=one.metavar, help=one.help)
+    return typer.Option(
+        *one.names, help=one.help, metavar=one.metavar, min=one.min, max=one.max, envvar=one.variable, show_envvar=False
+    )
+
+
+def _given(context: typer.Context, flags: Mapping[str, str]) -> dict[str, str]:
+    sources = ((name, flag, context.get_parameter_source(name)) for name, flag in flags.items())
+    return {name: flag for name, flag, source in sources if source is not None and source.name == "COMMANDLINE"}
+
+
+def _first_line(text: str | None) -> str:
+    return " ".join((text or "").strip().partition("\n\n")[0].split())
+
+
+def _stub() -> None:
+    """Placeholder for a verb in `pdctl --help`; never runs, because the module of a named verb is imported."""
 
 
 def error_of(refused: Exception, root: ClickCommand, argv: Sequence[str]) -> UsageError:

@@ -14,7 +14,8 @@ import pytest
 import typer
 
 from pdctl.cli import completion, completion_table
-from pdctl.cli.app import VERBS, build
+from pdctl.cli.app import VERBS
+from pdctl.cli.usage import build
 
 TABLE = Path(completion_table.__file__)
 
@@ -22,7 +23,7 @@ TABLE = Path(completion_table.__file__)
 def real_options() -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for verb in VERBS:
-        group = typer.main.get_command(build([verb.name]))
+        group = typer.main.get_command(build(verb))
         leaf = group.commands[verb.name]
         leaves = {f"{verb.name} {name}": sub for name, sub in getattr(leaf, "commands", {}).items()} or {
             verb.name: leaf

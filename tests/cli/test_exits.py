@@ -67,12 +67,12 @@ def test_limits_of_the_shell_are_no_bug_of_pdctl(kibibytes: int, argv: str, said
     assert done.stderr.startswith((f"error: {said}\n  fix: ", "error: out of memory\n  fix: "))
 
 
-# pdctl as `-m pdctl` runs it, which stops at the first import of typer until somebody ends it.
+# pdctl as `-m pdctl` runs it, which stops at the import of its verb until somebody ends it.
 HALF_IMPORTED = """
 import runpy, sys, time
 class Stops:
     def find_spec(self, name, path=None, target=None):
-        if name == "typer":
+        if name == "pdctl.cli.ask":
             print("importing", flush=True)
             time.sleep(600)
 sys.meta_path.insert(0, Stops())

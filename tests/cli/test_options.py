@@ -12,7 +12,8 @@ from typing import Any
 
 import typer
 
-from pdctl.cli.app import VERBS, build, respelt
+from pdctl.cli.app import VERBS, respelt
+from pdctl.cli.usage import build
 
 
 def leaves(command: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -27,7 +28,7 @@ def short_options() -> dict[str, dict[str, list[str]]]:
     """Short option → the long one it stands for → the verbs where it does."""
     found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for verb in VERBS:
-        for path, command in leaves(typer.main.get_command(build([verb.name])).commands[verb.name], verb.name):
+        for path, command in leaves(typer.main.get_command(build(verb)).commands[verb.name], verb.name):
             for option in command.params:
                 if option.param_type_name != "option":
                     continue

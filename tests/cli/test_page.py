@@ -14,17 +14,18 @@ PAGE = ROOT / "docs" / "cli.md"
 # Prints the help of every command, each behind a form feed and its words.
 PRINT = """
 import importlib, typer
-from pdctl.cli.app import VERBS, build
+from pdctl.cli.app import VERBS
+from pdctl.cli.usage import build
 def show(words, command, parent=None):
     context = command.make_context(words[-1], [], parent=parent, resilient_parsing=True, terminal_width=100)
     print("\\f" + " ".join(words))
     print(command.get_help(context))
     for name, sub in getattr(command, "commands", {}).items() if len(words) > 1 else ():
         show([*words, name], sub, context)
-root = typer.main.get_command(build([]))
+root = typer.main.get_command(build(None))
 show(["pdctl"], root)
 for verb in VERBS:
-    whole = typer.main.get_command(build([verb.name]))
+    whole = typer.main.get_command(build(verb))
     context = whole.make_context("pdctl", [], resilient_parsing=True, terminal_width=100)
     show(["pdctl", verb.name], whole.commands[verb.name], context)
 """

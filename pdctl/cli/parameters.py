@@ -1,0 +1,175 @@
+"""The parameters of a verb, declared once, and a plain command line read by them without Typer.
+
+Loading Typer and building a verb with it costs several times a bare Python, as much as most verbs themselves. So a line
+of known options with their values and of words is read without it, from the declarations that Typer gets too. Whatever
+else a line has (`--help`, a mistake, `-abc`, `--`, an empty value) is left to Typer. tests/cli/test_parameters.py
+compares both readings for every verb.
+"""
+
+from __future__ import annotations
+
+import os
+import types
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pdctl.errors import ExitCode
+
+    Command = Callable[..., ExitCode | None]
+
+
+class Parameter(NamedTuple):
+    """What `Annotated` says of a parameter. `names`: of an option as typed; () if the parameter's own name says it.
+
+    `variable`: the environment variable that stands in for it.
+    """
+
+    names: tuple[str, ...] | None
+    help: str
+    metavar: str | None = None
+    min: int | None = None
+    max: int | None = None
+    variable: str | None = None
+
+
+PLAIN_ARGUMENT = Parameter(None, "")  # a parameter of which nothing is said
+
+
+class TypedLine(NamedTuple):
+    """What a verb may ask about its command line, both by name of the parameter.
+
+    `given`: the first spelling of the parameters that were typed; `flags`: of all parameters.
+    """
+
+    given: Mapping[str, str]
+    flags: Mapping[str, str]
+
+
+def option(
+    *names: str,
+    help: str,
+    metavar: str | None = None,
+    min: int | None = None,
+    max: int | None = None,
+    variable: str | None = None,
+) -> Parameter:
+    return Parameter(names, help, metavar, min, max, variable)
+
+
+def argument(*, metavar: str, help: str) -> Parameter:
+    return Parameter(None, help, metavar)
+
+
+class Slot(NamedTuple):
+    """A parameter of a verb's function. `kind`: the type of one value; `many`: it takes a list of them."""
+
+    name: str
+    parameter: Parameter
+    kind: type
+    many: bool
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The option as typed; of a switch `--on/--off` in one word. () for an argument."""
+        names = self.parameter.names
+        if names is None or names:
+            return names or ()
+        long = self.name.replace("_", "-")
+        return (f"--{long}/--no-{long}",) if self.kind is bool else (f"--{long}",)
+
+
+def slots(command: Command) -> tuple[Slot, ...]:
+    """The parameters of a verb in the order of its function, without its TypedLine."""
+    found = []
+    for name, hint in get_type_hints(command, include_extras=True).items():
+        if name == "return" or hint is TypedLine:
+            continue
+        declared = get_origin(hint) is Annotated
+        kind, many = _kind(hint.__origin__ if declared else hint)
+        found.append(Slot(name, hint.__metadata__[0] if declared else PLAIN_ARGUMENT, kind, many))
+    return tuple(found)
+
+
+def _kind(hint: Any) -> tuple[type, bool]:  # noqa: ANN401 - a type, a union or list[…]
+    if isinstance(hint, types.UnionType):
+        (hint,) = (each for each in hint.__args__ if each is not types.NoneType)
+    return (get_args(hint)[0], True) if get_origin(hint) is list else (hint, False)
+
+
+def line_name(command: Command) -> str | None:
+    """The name of the verb's parameter that takes the TypedLine."""
+    hints = command.__annotations__.items()
+    return next((name for name, hint in hints if hint in (TypedLine, TypedLine.__name__)), None)
+
+
+def read_plain(command: Command, words: Sequence[str]) -> dict[str, Any] | None:
+    """The values for `command` of a plain command line; None if Typer shall read it.
+
+    Parameters that were not typed are missing: the defaults of the function hold.
+    """
+    known = slots(command)
+    options: dict[str, tuple[Slot, bool | None]] = {}  # spelling → its parameter, and what a switch sets it to
+    for slot in known:
+        for spelling in slot.spellings:
+            for at, name in enumerate(spelling.split("/")):
+                options[name] = slot, at == 0 if slot.kind is bool else None
+    typed: dict[str, Any] = {}
+    loose: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word[:1] != "-" or word == "-":
+            loose.append(word)
+            continue
+        name, sign, text = word.partition("=")
+        if name not in options:
+            return None
+        slot, switch = options[name]
+        if (slot.name in typed and not slot.many) or (sign and (switch is not None or not name.startswith("--"))):
+            return None
+        if switch is not None:
+            typed[slot.name] = switch
+            continue
+        text = text if sign else next(rest, "")
+        value = None if text.startswith("--") else _value(slot, text)
+        if value is None:
+            return None
+        typed[slot.name] = [*typed.get(slot.name, ()), value] if slot.many else value
+    for slot in known:
+        if slot.parameter.names is None:
+            taken, loose = (loose, []) if slot.many else (loose[:1], loose[1:])
+            values = [_value(slot, text) for text in taken]
+            if None in values:
+                return None
+            if values:
+                typed[slot.name] = values if slot.many else values[0]
+        elif slot.parameter.variable and slot.name not in typed and os.environ.get(slot.parameter.variable):
+            return None
+    if loose or any(slot.name not in typed and not _has_default(command, slot.name) for slot in known):
+        return None
+    if (line := line_name(command)) is not None:
+        flags = {slot.name: first_spelling(slot) for slot in known}
+        typed[line] = TypedLine({name: flag for name, flag in flags.items() if name in typed}, flags)
+    return typed
+
+
+def first_spelling(slot: Slot) -> str:
+    return slot.spellings[0].partition("/")[0] if slot.spellings else slot.name
+
+
+def _value(slot: Slot, text: str) -> Any:  # noqa: ANN401 - of the parameter's type
+    """The value of a parameter that `text` stands for; None if Typer shall judge it."""
+    if not text:
+        return None
+    try:
+        value = slot.kind(text)
+    except ValueError:
+        return None
+    least, most = slot.parameter.min, slot.parameter.max
+    return None if (least is not None and value < least) or (most is not None and value > most) else value
+
+
+def _has_default(command: Command, name: str) -> bool:
+    code, defaults = command.__code__, command.__defaults__ or ()
+    return code.co_varnames.index(name) >= code.co_argcount - len(defaults)
