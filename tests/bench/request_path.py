@@ -5,12 +5,17 @@
 
 Every process records the functions it enters, a request's from the moment everything is warm. A file counts once it is
 entered; loading a module is not entering it.
+
+A deployment at rest is not still: the router probes its workers, servers and threads look at their clocks. So a window
+without a request is recorded first, as long as the request's, and what both windows entered proves nothing by itself.
+A request's way is what its window alone entered, and of what both entered: the functions in the same files (the
+scheduler's turn, a loop that waits), and the functions that all these call (a clock, a lock). The rest are ticks; they
+are counted apart.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -22,19 +27,32 @@ from pathlib import Path
 from tests.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
-# Loaded by every Python of the tree; a thread that begins later records too. `armed` turns recording on.
+TICKS = 3.0  # seconds a window lasts at least: the router's probes come every second
+# Loaded by every Python of the tree; a thread that begins later records too. A line is the window, the function, and
+# the function of pdctl that called it (`-` if none). The link ARMED names the window; recording is off without it.
 RECORDER = """
 import os, sys, threading
 OUT, ARMED, ROOT = (os.environ["REQUEST_PATH_" + name] for name in ("OUT", "ARMED", "ROOT"))
 met = set()
 
+def name(frame):
+    return frame.f_code.co_filename[len(ROOT):] + " " + frame.f_code.co_qualname
+
 def record(frame, event, argument):
-    code = frame.f_code
-    if event == "call" and code.co_filename.startswith(ROOT) and code not in met and code.co_name != "<module>":
-        if not ARMED or os.path.exists(ARMED):
-            met.add(code)
-            with open(f"{OUT}/{os.getpid()}", "a") as out:
-                out.write(f"{code.co_filename[len(ROOT):]} {code.co_qualname}\\n")
+    if event != "call" or not frame.f_code.co_filename.startswith(ROOT) or frame.f_code.co_name == "<module>":
+        return
+    caller = frame.f_back
+    while caller is not None and not caller.f_code.co_filename.startswith(ROOT):
+        caller = caller.f_back
+    try:
+        window = os.readlink(ARMED) if ARMED else "request"
+    except OSError:
+        return
+    entry = (window, name(frame), name(caller) if caller else "-")
+    if entry not in met:
+        met.add(entry)
+        with open(f"{OUT}/{os.getpid()}", "a") as out:
+            out.write("\\t".join(entry) + "\\n")
 
 serves = any(word.startswith(("pdctl.engine", "pdctl.router")) for word in sys.orig_argv)
 if not ARMED or serves:
@@ -46,7 +64,9 @@ if not ARMED or serves:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs=argparse.REMAINDER, help="`request`, or a command")
-    what = parser.parse_args().what or ["request"]
+    parser.add_argument("--functions", action="store_true", help="name each function")
+    chosen = parser.parse_args()
+    what = chosen.what or ["request"]
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "site").mkdir()
         (Path(folder) / "site" / "sitecustomize.py").write_text(RECORDER)
@@ -64,7 +84,7 @@ def main() -> None:
         else:
             command = [sys.executable, "-m", *what] if what[0] == "pdctl" else what
             subprocess.run(command, env=env, cwd=ROOT, stdout=subprocess.DEVNULL, check=False)
-        report(Path(folder) / "out")
+        report(Path(folder) / "out", chosen.functions)
 
 
 def request(folder: Path, env: dict[str, str]) -> None:
@@ -80,23 +100,58 @@ def request(folder: Path, env: dict[str, str]) -> None:
         ask = [*pdctl, "ask", "Repeat: the red fox"]
         subprocess.run(ask, env=quiet, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         time.sleep(1.0)
-        (folder / "armed").touch()
+        armed = folder / "armed"
+        armed.symlink_to("idle")
+        time.sleep(TICKS)
+        armed.unlink()
+        armed.symlink_to("request")
+        begun = time.monotonic()
         subprocess.run(ask, env=quiet, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-        (folder / "armed").unlink()
+        if (took := time.monotonic() - begun) > TICKS:
+            raise SystemExit(
+                f"the request took {took:.1f} s, more than the {TICKS} s recorded without one: make TICKS longer"
+            )
+        armed.unlink()
     finally:
         subprocess.run([*pdctl, "down", "2p1d"], env=quiet, cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
 
 
-def report(folder: Path) -> None:
-    met: set[tuple[str, str]] = set()
+def report(folder: Path, each: bool) -> None:
+    met: dict[str, set[str]] = {"idle": set(), "request": set()}  # functions that a window entered
+    calls: dict[str, set[str]] = {}
     for path in sorted(folder.iterdir()):
-        mine = {tuple(line.split(" ", 1)) for line in path.read_text().splitlines()}
-        met |= mine  # type: ignore[arg-type]
-        print(json.dumps({"pid": path.name, "files": len({file for file, _ in mine}), "functions": len(mine)}))
-    files = Counter(file for file, _ in met)
-    for file, functions in sorted(files.items()):
+        for line in path.read_text().splitlines():
+            window, function, caller = line.split("\t")
+            met[window].add(function)
+            if window == "request":
+                calls.setdefault(caller, set()).add(function)
+    way = way_of(met["request"], met["idle"], calls)
+    for file, functions in sorted(files_of(way).items()):
         print(f"{functions:5} {file}")
-    print(f"{len(files)} files, {len(met)} functions")
+        for function in sorted(way) if each else ():
+            if function.startswith(f"{file} "):
+                print(f"      {function.split(' ')[1]}")
+    ticks = met["request"] - way
+    for file, functions in sorted(files_of(ticks).items()):
+        print(f"{functions:5} {file} (a tick, not counted)")
+    print(f"{len(files_of(way))} files, {len(way)} functions")
+    if ticks:
+        print(f"with ticks: {len(files_of(met['request']))} files, {len(met['request'])} functions")
+
+
+def way_of(request: set[str], idle: set[str], calls: dict[str, set[str]]) -> set[str]:
+    """The functions of the request's way: see the module's docstring."""
+    own = request - idle
+    way = own | {function for function in request if function.split(" ")[0] in files_of(own)}
+    called = own
+    while called:
+        called = set().union(*(calls.get(function, set()) for function in called)) - way
+        way |= called
+    return way
+
+
+def files_of(functions: set[str]) -> Counter[str]:
+    return Counter(function.split(" ")[0] for function in functions)
 
 
 if __name__ == "__main__":
