@@ -73,7 +73,7 @@ def _ask(stepper: subprocess.Popen[str]) -> dict[str, float]:
 
 def step(model: str, threads: int) -> None:
     """In a process of its own, with the checkout's package: a line on stdin is answered with one of milliseconds."""
-    from pdctl.engine.model.memory import prefer_huge_pages
+    from pdctl.engine.scheduler.__main__ import prefer_huge_pages
 
     prefer_huge_pages(os.environ)
 

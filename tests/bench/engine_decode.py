@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 
-from pdctl.engine.model.memory import prefer_huge_pages
+from pdctl.engine.scheduler.__main__ import prefer_huge_pages
 
 prefer_huge_pages(os.environ)  # as a scheduler rank does; transformers profits alike
 

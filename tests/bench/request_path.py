@@ -7,10 +7,10 @@ Every process records the functions it enters, a request's from the moment every
 entered; loading a module is not entering it.
 
 A deployment at rest is not still: the router probes its workers, servers and threads look at their clocks. So a window
-without a request is recorded first, as long as the request's, and what both windows entered proves nothing by itself.
-A request's way is what its window alone entered, and of what both entered: the functions in the same files (the
-scheduler's turn, a loop that waits), and the functions that all these call (a clock, a lock). The rest are ticks; they
-are counted apart.
+without a request is recorded first, longer than the rarest tick's period; what both windows entered proves nothing by
+itself. A request's way is what its window alone entered, and of what both entered: the functions in the same files (the
+scheduler's turn, a loop that waits), and the functions that all these call (a clock, a lock). The rest are counted
+apart: ticks, and the few things that a probe meets too, such as the guard before every route.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 from tests.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
-TICKS = 3.0  # seconds a window lasts at least: the router's probes come every second
+IDLE = 6.0  # seconds without a request: longer than the rarest tick's period, the heartbeats' 5 s
 # Loaded by every Python of the tree; a thread that begins later records too. A line is the window, the function, and
 # the function of pdctl that called it (`-` if none). The link ARMED names the window; recording is off without it.
 RECORDER = """
@@ -102,15 +102,10 @@ def request(folder: Path, env: dict[str, str]) -> None:
         time.sleep(1.0)
         armed = folder / "armed"
         armed.symlink_to("idle")
-        time.sleep(TICKS)
+        time.sleep(IDLE)
         armed.unlink()
         armed.symlink_to("request")
-        begun = time.monotonic()
         subprocess.run(ask, env=quiet, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-        if (took := time.monotonic() - begun) > TICKS:
-            raise SystemExit(
-                f"the request took {took:.1f} s, more than the {TICKS} s recorded without one: make TICKS longer"
-            )
         armed.unlink()
     finally:
         subprocess.run([*pdctl, "down", "2p1d"], env=quiet, cwd=ROOT, check=False, stdout=subprocess.DEVNULL)

@@ -25,8 +25,17 @@ from pdctl.engine.config.instance_args import ServerArgs, Whereabouts
 from pdctl.engine.config.process_log import configure, hit_an_exception
 from pdctl.engine.drill import fault_points
 from pdctl.engine.ipc.channels import Channels, keys_of, local_input
-from pdctl.engine.ipc.codec import FrameError
-from pdctl.engine.ipc.messages import Died, Done, Generate, Request, Stop, SwitchRole, reply_codec, request_codec
+from pdctl.engine.ipc.messages import (
+    Died,
+    Done,
+    FrameError,
+    Generate,
+    Request,
+    Stop,
+    SwitchRole,
+    reply_codec,
+    request_codec,
+)
 from pdctl.errors import NotReadyError
 from pdctl.thread_death import in_words
 

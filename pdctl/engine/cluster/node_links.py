@@ -24,7 +24,7 @@ from msgspec import Meta
 from pdctl.deployment_secret import ENV, MAC_BYTES
 from pdctl.engine.config.process_log import LogRate
 from pdctl.engine.drill import fault_points
-from pdctl.engine.ipc.codec import HEADER, Codec, FrameError
+from pdctl.engine.ipc.messages import HEADER, Codec, FrameError
 from pdctl.errors import PdctlError
 from pdctl.thread_death import in_words
 

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from pdctl.engine.config.process_log import LogRate
 from pdctl.engine.ipc.channels import NOT_ALIKE, Line
-from pdctl.engine.ipc.codec import Codec, FrameError
+from pdctl.engine.ipc.messages import Codec, FrameError
 from pdctl.errors import NotReadyError
 
 if TYPE_CHECKING:

@@ -13,10 +13,9 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pdctl.engine.ipc import steady_clock
-from pdctl.engine.ipc.messages import Drained, Tokens
+from pdctl.engine.ipc.messages import Drained, Tokens, steady_time
+from pdctl.engine.kv_link.kv_frames import ContextCorruptionError, MetadataRow, believed_row
 from pdctl.engine.kv_link.room_state import Failure, FakeReceiver, KVPoll, http_status
-from pdctl.engine.kvcache.metadata_row import ContextCorruptionError, MetadataRow, believed_row
 from pdctl.engine.scheduler import scheduler_log
 from pdctl.engine.scheduler.role import DRAINING, RequestPlace, SchedulerRole, shared_failure
 
@@ -75,7 +74,7 @@ class DecodeRole(SchedulerRole):
             elif poll < KVPoll.WAITING_FOR_INPUT:
                 left.append(req)
             else:
-                req.times.ready = req.times.ready or steady_clock.now()
+                req.times.ready = req.times.ready or steady_time()
                 blocked = blocked or not self._reserve(req)
                 if blocked:
                     left.append(req)
@@ -90,7 +89,7 @@ class DecodeRole(SchedulerRole):
         return self.running.admission.admit(req, [*self.running, *self.transfer], fresh=req.fake)
 
     def _announce(self, req: Req) -> None:
-        req.times.bootstrapped = steady_clock.now()
+        req.times.bootstrapped = steady_time()
         pages = req.pages[req.kept_pages : self.resources.pages_for(req.prompt_len)]
         _receiver(req).send_metadata(pages, req.kept_pages)
         self.transfer.append(req)
@@ -116,7 +115,7 @@ class DecodeRole(SchedulerRole):
         resources = self.resources
         self.reached("decode.after_arrival", req)
         row = self._row(req)
-        req.times.transferred = req.times.first_token = steady_clock.now()
+        req.times.transferred = req.times.first_token = steady_time()
         req.computed, req.cached = req.prompt_len, row.cached_tokens
         if req.message.return_logprob:
             req.logprobs.append(row.logprob)
@@ -170,7 +169,7 @@ class DecodeRole(SchedulerRole):
 
     def _drained(self, req: Req) -> Drained:
         """Return how long the pages were kept. The receiver's clock started a loop turn or two before ours."""
-        seconds = max(0.0, steady_clock.now() - req.times.failed)
+        seconds = max(0.0, steady_time() - req.times.failed)
         return Drained(seconds, "timeout" if seconds > TIMED_OUT * self._drain_grace else "drained")
 
     def next_batch(self) -> Batch | None:
@@ -204,7 +203,7 @@ class DecodeRole(SchedulerRole):
     def _drain(self, req: Req) -> None:
         """Free unannounced pages at once, announced ones when the prefill is known to have stopped."""
         if req.row >= 0:
-            req.times.failed = steady_clock.now()
+            req.times.failed = steady_time()
             self.draining.append(req)
         else:
             self._release(req)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pdctl.engine.drill.fault_points import arm
-from pdctl.engine.ipc.codec import FrameError
+from pdctl.engine.ipc.messages import FrameError
 from pdctl.engine.kv_link.kv_frames import Link, codec
 from pdctl.engine.transfer.checksum import ChecksumTransport
 from pdctl.engine.transfer.transport import Op, OpState, TransportWrapper, find

@@ -12,14 +12,14 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from pdctl.engine.frontend import generate, info, openai, responses
-from pdctl.engine.frontend.refusal import HttpRefusal
+from pdctl.engine.frontend.responses import HttpRefusal
 from pdctl.http_auth import SIGNATURE, AccessLevel, Gate, Keys
 from pdctl.log_lines import cut, word
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from pdctl.engine.frontend.instance import EngineInstance
+    from pdctl.engine.frontend.responses import EngineInstance
 
 log = logging.getLogger("pdctl.engine")
 MAX_SIGNED = 64 << 10  # bytes of a body that is read for its signature: signed requests are small

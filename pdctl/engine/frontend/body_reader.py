@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import orjson
 from pydantic import ValidationError
 
-from pdctl.engine.frontend.instance import instance_of
 from pdctl.engine.frontend.intake import MAX_BATCH, TOO_LONG
-from pdctl.engine.frontend.refusal import HttpRefusal
 from pdctl.engine.frontend.request_bodies import RequestBody
+from pdctl.engine.frontend.responses import HttpRefusal, instance_of
 from pdctl.json_members import (
     LARGE,
     MAX_WAITING,

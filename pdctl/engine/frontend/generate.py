@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
 
 from pdctl.engine.frontend.body_reader import check_supported, read_body
-from pdctl.engine.frontend.instance import instance_of
 from pdctl.engine.frontend.intake import MAX_TOP_LOGPROBS
-from pdctl.engine.frontend.refusal import HttpRefusal
-from pdctl.engine.frontend.request_bodies import GenerateBody, SamplingBody, sampling_from, stops_from
+from pdctl.engine.frontend.request_bodies import GenerateBody, SamplingBody, id_rows, sampling_from, stops_from
 from pdctl.engine.frontend.request_state import Options, PromptInput
-from pdctl.engine.frontend.responses import event, respond
-from pdctl.engine.ipc.steady_clock import now
+from pdctl.engine.frontend.responses import HttpRefusal, event, finish_reason, instance_of, respond
+from pdctl.engine.ipc.messages import steady_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pdctl.engine.frontend.instance import EngineInstance
-    from pdctl.engine.frontend.request_bodies import TokenIds
     from pdctl.engine.frontend.request_state import Pending, RequestGroup
-    from pdctl.engine.ipc.messages import Finish, Meta
+    from pdctl.engine.frontend.responses import EngineInstance
+    from pdctl.engine.ipc.messages import Meta
 
 router = APIRouter()
 T = TypeVar("T")
@@ -72,13 +69,6 @@ def _prompts(body: GenerateBody) -> tuple[list[PromptInput], bool]:
         raise HttpRefusal(400, "Either text or input_ids should be provided.")
     rows, batch = id_rows(body.input_ids)
     return [PromptInput(ids=row) for row in _refuse_empty(rows, "input_ids")], batch
-
-
-def id_rows(ids: TokenIds | list[TokenIds]) -> tuple[list[TokenIds], bool]:
-    """Return rows of token ids, and whether `ids` was a list of rows."""
-    if ids and not isinstance(ids[0], int):
-        return cast("list[TokenIds]", ids), True
-    return [cast("TokenIds", ids)], False
 
 
 def _refuse_empty(rows: list[T], name: str) -> list[T]:
@@ -152,7 +142,7 @@ def result(instance: EngineInstance, member: Pending, texts: bool = False) -> di
             "first_token_latency": clock.first_token - clock.received if clock.first_token else None,
             "api_server_dispatch_finish_ts": clock.dispatched,
             "request_finished_ts": clock.finished,
-            "response_sent_to_client_ts": now(),
+            "response_sent_to_client_ts": steady_time(),
         }
     if meta is not None:
         info |= {
@@ -178,21 +168,6 @@ def kv_transfer(meta: Meta) -> dict[str, Any]:
         "kv_transfer_descriptors": meta.transfer_descriptors,
         "kv_transfer_seconds": meta.transfer_time,
         "kv_transfer_speed_gb_s": meta.transfer_gb_s,
-    }
-
-
-def finish_reason(finish: Finish | None, matched: str | None) -> dict[str, Any] | None:
-    if finish is None:
-        return None
-    if finish.type == "stop":
-        return {"type": "stop", "matched": finish.matched if matched is None else matched}
-    if finish.type == "length":
-        return {"type": "length", "length": finish.length}
-    return {
-        "type": finish.type,
-        "message": finish.message,
-        "status_code": finish.status or None,
-        "err_type": finish.code or None,
     }
 
 

@@ -28,9 +28,9 @@ from pdctl.engine.config.process_log import configure_access
 from pdctl.engine.drill import fault_points
 from pdctl.engine.frontend.application import build
 from pdctl.engine.frontend.engine_metrics import Metrics
-from pdctl.engine.frontend.instance import EngineInstance, RoleSwitchCall
+from pdctl.engine.frontend.info import RoleSwitchCall
 from pdctl.engine.frontend.intake import Intake, LengthLimits
-from pdctl.engine.frontend.refusal import HttpRefusal
+from pdctl.engine.frontend.responses import EngineInstance, HttpRefusal
 from pdctl.engine.frontend.spans import RequestSpans
 from pdctl.engine.frontend.tokenizer import CheckpointTexts
 from pdctl.engine.frontend.tokenizer_manager import EngineStatus, TokenizerManager

@@ -1,10 +1,12 @@
-"""Routes that report on an instance and that control it (sglang 0.5.23 http_server.py)."""
+"""Routes that report on an instance and that control it (sglang 0.5.23 http_server.py); how it switches roles."""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import shlex
 import sys
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +18,21 @@ from pdctl import __version__
 from pdctl.engine.drill import fault_points
 from pdctl.engine.frontend import responses
 from pdctl.engine.frontend.body_reader import read_body
-from pdctl.engine.frontend.instance import instance_of
-from pdctl.engine.frontend.refusal import HttpRefusal
 from pdctl.engine.frontend.request_bodies import AbortBody, RoleSwitchBody
+from pdctl.engine.frontend.responses import HttpRefusal, instance_of
 from pdctl.engine.frontend.tokenizer_manager import EngineStatus
+from pdctl.engine.ipc.messages import NOT_IDLE, UNHEALTHY
 from pdctl.http_auth import masked
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from pdctl.engine.frontend.instance import EngineInstance
-    from pdctl.engine.ipc.messages import SchedulerReport
+    from pdctl.engine.config.instance_args import ServerArgs
+    from pdctl.engine.frontend.responses import EngineInstance
+    from pdctl.engine.frontend.tokenizer_manager import TokenizerManager
+    from pdctl.engine.ipc.messages import SchedulerReport, Switched
+
+log = logging.getLogger("pdctl.engine")
 
 router = APIRouter()
 HEALTH_WITHIN = 20.0  # seconds, sglang's HEALTH_CHECK_TIMEOUT
@@ -53,6 +59,9 @@ DISAGGREGATION_COUNTS = (
 DISAGGREGATION_RATES = ("kv_transfer_speed_gb_s", "kv_transfer_latency_ms")
 SECTIONS = {"memory", "disaggregation", "queues"}
 FLUSH_WITHIN = 10.0
+ROLES = ("prefill", "decode")
+ASK_WITHIN = 10.0  # seconds for every DP group to say whether it could switch
+TURN_WITHIN = 90.0  # seconds for every DP group to switch: a registration may take 60
 
 
 @router.get("/ready")
@@ -313,3 +322,86 @@ async def pd_role_switch(request: Request) -> Response:
     body = await read_body(request, RoleSwitchBody)
     outcome = await instance.switch.turn(body.new_role.lower(), body.prepare_only)
     return responses.json(outcome.document(), 200 if outcome.success else 400)
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchOutcome:
+    """The answer to a role switch. `safe_to_restore`: the instance serves as before; a router may use it again."""
+
+    success: bool
+    message: str
+    old_role: str
+    new_role: str
+    safe_to_restore: bool = False
+
+    def document(self) -> dict[str, object]:
+        return dataclasses.asdict(self)
+
+
+class RoleSwitchCall:
+    """One role switch at a time. `forget` is called when the instance is no longer a prefill, to hide its ranks."""
+
+    def __init__(self, args: ServerArgs, manager: TokenizerManager, forget: Callable[[], None]) -> None:
+        self._args = args
+        self._manager = manager
+        self._forget = forget
+
+    async def turn(self, role: str, prepare_only: bool) -> SwitchOutcome:
+        manager = self._manager
+        old = manager.mode
+        refused = self._refused(role)
+        if refused is None and role == old:
+            return SwitchOutcome(True, "ok", old, role)
+        if refused is None:
+            manager.status = EngineStatus.SWITCHING
+            try:
+                refused = await self._take(role, prepare_only)
+            finally:
+                if manager.status is EngineStatus.SWITCHING:
+                    manager.status = EngineStatus.UP
+        if refused is not None:
+            log.warning("PD role switch rejected (%s -> %s): %s", old, role, refused[0])  # sglang's line
+            return SwitchOutcome(False, refused[0], old, role, refused[1])
+        return SwitchOutcome(True, "ready", old, role, True) if prepare_only else SwitchOutcome(True, "ok", old, role)
+
+    def _refused(self, role: str) -> tuple[str, bool] | None:
+        """Return why no switch is attempted and whether the instance serves as before, in sglang's order and words."""
+        manager = self._manager
+        checks = (
+            (not self._args.enable_pd_role_switch, "--enable-pd-role-switch is not set on this server", True),
+            (manager.status is EngineStatus.BROKEN, UNHEALTHY, False),
+            (manager.status is EngineStatus.SWITCHING, "another role switch is already in progress", False),
+            (role not in ROLES, f"invalid new_role={role!r}", True),
+            (manager.mode == "null", "instance is not running in PD disaggregation mode", True),
+            (manager.status is not EngineStatus.UP, f"the instance is {manager.status.value}", False),
+            (role != manager.mode and manager.running > 0, NOT_IDLE, True),
+        )
+        return next(((text, safe) for failed, text, safe in checks if failed), None)
+
+    async def _take(self, role: str, prepare_only: bool) -> tuple[str, bool] | None:
+        ready = await self._ask(role, ASK_WITHIN, commit=False)
+        if ready is not None or prepare_only:
+            return ready
+        refused = await self._ask(role, TURN_WITHIN, commit=True)
+        if refused is None:
+            self._manager.become(role)
+        elif not refused[1]:
+            self._manager.status = EngineStatus.BROKEN
+        if self._manager.mode != "prefill" or self._manager.status is EngineStatus.BROKEN:
+            self._forget()
+        return refused
+
+    async def _ask(self, role: str, seconds: float, *, commit: bool) -> tuple[str, bool] | None:
+        try:
+            return _problem(await self._manager.switch(role, commit, seconds))
+        except HttpRefusal as silence:
+            return silence.message, not commit
+
+
+def _problem(answers: Sequence[Switched]) -> tuple[str, bool] | None:
+    """Return why groups refused or failed, and whether all groups still serve as before; None if none did."""
+    failed = [answer for answer in answers if not answer.ok]
+    if not failed:
+        return None
+    text = "; ".join(dict.fromkeys(answer.message for answer in failed))
+    return text, all(answer.safe for answer in answers)

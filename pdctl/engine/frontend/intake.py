@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
-from pdctl.engine.frontend.refusal import HttpRefusal
 from pdctl.engine.frontend.request_state import GenerationJob, Options, PromptInput
-from pdctl.engine.ipc import steady_clock
-from pdctl.engine.ipc.messages import Generate
+from pdctl.engine.frontend.responses import HttpRefusal
+from pdctl.engine.ipc.messages import Generate, steady_time
 from pdctl.log_lines import rid_problem
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class Intake:
 
         `admit` raises HttpRefusal if there is no room for that many. Raise HttpRefusal (400) for the first error found.
         """
-        received = steady_clock.now()
+        received = steady_time()
         samples = options[0].n
         if any(option.n != samples for option in options):
             raise HttpRefusal(400, "The parallel_sample_num should be the same for all samples in sample params.")

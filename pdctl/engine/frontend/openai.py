@@ -11,20 +11,24 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from pdctl.engine.frontend.body_reader import read_body
-from pdctl.engine.frontend.generate import finish_reason, id_rows
-from pdctl.engine.frontend.instance import instance_of
 from pdctl.engine.frontend.intake import MAX_TOP_LOGPROBS
-from pdctl.engine.frontend.refusal import HttpRefusal
-from pdctl.engine.frontend.request_bodies import ChatBody, CompletionBody, SamplingBody, sampling_from, stops_from
+from pdctl.engine.frontend.request_bodies import (
+    ChatBody,
+    CompletionBody,
+    SamplingBody,
+    id_rows,
+    sampling_from,
+    stops_from,
+)
 from pdctl.engine.frontend.request_state import Options, PromptInput
-from pdctl.engine.frontend.responses import event, respond
+from pdctl.engine.frontend.responses import HttpRefusal, event, finish_reason, instance_of, respond
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pdctl.engine.frontend.instance import EngineInstance
     from pdctl.engine.frontend.request_bodies import OpenAIBody
     from pdctl.engine.frontend.request_state import Pending, RequestGroup
+    from pdctl.engine.frontend.responses import EngineInstance
     from pdctl.engine.frontend.tokenizer import SamplingDefaults, Tokenizer
 
 router = APIRouter()

@@ -8,11 +8,11 @@ Sampling parameters are checked against SGLang's ranges (srt/sampling/sampling_p
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
-from pdctl.engine.frontend.refusal import HttpRefusal
+from pdctl.engine.frontend.responses import HttpRefusal
 from pdctl.engine.ipc.messages import Sampling
 
 if TYPE_CHECKING:
@@ -287,6 +287,13 @@ def _problem(body: SamplingBody, length: int) -> str:
     if body.sampling_seed is not None and not -INT64 <= body.sampling_seed < INT64:
         return f"sampling_seed must be in [-2**63, 2**63 - 1], got {body.sampling_seed}."
     return ""
+
+
+def id_rows(ids: TokenIds | list[TokenIds]) -> tuple[list[TokenIds], bool]:
+    """Return rows of token ids, and whether `ids` was a list of rows."""
+    if ids and not isinstance(ids[0], int):
+        return cast("list[TokenIds]", ids), True
+    return [cast("TokenIds", ids)], False
 
 
 def stops_from(stop: str | list[str]) -> tuple[str, ...]:

@@ -6,10 +6,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pdctl.engine.frontend.refusal import HttpRefusal
+from pdctl.engine.frontend.responses import HttpRefusal
 from pdctl.engine.frontend.tokenizer import Detokenizer, StopStrings
-from pdctl.engine.ipc import steady_clock
-from pdctl.engine.ipc.messages import Finish
+from pdctl.engine.ipc.messages import Finish, steady_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -170,7 +169,7 @@ class Pending:
 
     def end(self, finish: Finish) -> None:
         """End the request from this side (client gone, rank died, shutdown)."""
-        self._end(finish, steady_clock.now())
+        self._end(finish, steady_time())
 
     @property
     def text(self) -> str:

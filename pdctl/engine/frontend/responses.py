@@ -1,16 +1,21 @@
-"""What all routes share: JSON by orjson, one error format, server-sent events that stop when the client leaves."""
+"""What all routes share: the instance they serve, one format of errors, answers in JSON, streams of events.
+
+A stream stops, and what is left of the call is aborted, when the client leaves.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import time
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 from starlette.responses import Response
 
-from pdctl.engine.frontend.instance import instance_of
-from pdctl.engine.frontend.refusal import HttpRefusal
+from pdctl.engine.cluster.dp_controller import resolve
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -18,12 +23,78 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
+    from pdctl.engine.cluster.rank_processes import Ranks
+    from pdctl.engine.config.instance_args import ServerArgs
+    from pdctl.engine.frontend.engine_metrics import Metrics
+    from pdctl.engine.frontend.info import RoleSwitchCall
+    from pdctl.engine.frontend.intake import Intake
     from pdctl.engine.frontend.request_bodies import GenerateBody, OpenAIBody
     from pdctl.engine.frontend.request_state import Options, Pending, PromptInput, RequestGroup
+    from pdctl.engine.frontend.tokenizer import CheckpointTexts
     from pdctl.engine.frontend.tokenizer_manager import TokenizerManager
-
+    from pdctl.engine.ipc.messages import Finish
 
 DONE = b"data: [DONE]\n\n"
+KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    405: "method_not_allowed",
+    413: "request_too_large",
+    499: "aborted",
+    500: "internal_error",
+    503: "service_unavailable",
+    504: "timeout",
+}
+
+
+class HttpRefusal(Exception):
+    """A request the engine will not serve: an HTTP status, a reason for the client, and a word a program can match.
+
+    Raised anywhere between the socket and the scheduler; `error` makes a response of it.
+    """
+
+    def __init__(self, status: int, message: str, kind: str = "", retry_after: int = 1) -> None:
+        """`retry_after`: seconds after which a 503 may be worth another try."""
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.retry_after = retry_after
+        self.kind = kind or KINDS.get(status, KINDS[500] if status >= 500 else KINDS[400])
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInstance:
+    """One running instance as its HTTP routes see it."""
+
+    args: ServerArgs
+    checkpoint: CheckpointTexts
+    intake: Intake
+    manager: TokenizerManager
+    metrics: Metrics
+    ranks: Ranks
+    switch: RoleSwitchCall
+    started: float = field(default_factory=time.time)
+    phases: dict[str, float] = field(default_factory=dict)  # seconds of each start-up phase, added when it ends
+
+    @property
+    def context_length(self) -> int:
+        return self.intake.limits.context
+
+    @property
+    def now(self) -> ServerArgs:
+        """`args` with the current role."""
+        return dataclasses.replace(self.args, disaggregation_mode=self.manager.mode)
+
+    @property
+    def load_balance_method(self) -> str:
+        return resolve(self.now)
+
+
+def instance_of(request: Request) -> EngineInstance:
+    """Return the instance that serves `request`."""
+    instance: EngineInstance = request.app.state.instance
+    return instance
 
 
 def json(content: object, status: int = 200) -> Response:
@@ -40,6 +111,21 @@ def error(refusal: HttpRefusal) -> Response:
     if refusal.status == 503:
         response.headers["Retry-After"] = str(refusal.retry_after)
     return response
+
+
+def finish_reason(finish: Finish | None, matched: str | None) -> dict[str, Any] | None:
+    if finish is None:
+        return None
+    if finish.type == "stop":
+        return {"type": "stop", "matched": finish.matched if matched is None else matched}
+    if finish.type == "length":
+        return {"type": "length", "length": finish.length}
+    return {
+        "type": finish.type,
+        "message": finish.message,
+        "status_code": finish.status or None,
+        "err_type": finish.code or None,
+    }
 
 
 def event(content: object) -> bytes:

@@ -18,10 +18,9 @@ from pdctl.engine.cluster.dp_controller import LEAST_LOADED, resolve
 from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
 from pdctl.engine.drill import fault_points
 from pdctl.engine.frontend.intake import Turns
-from pdctl.engine.frontend.refusal import HttpRefusal
 from pdctl.engine.frontend.request_state import GONE, GenerationJob, Options, Pending, RequestGroup
+from pdctl.engine.frontend.responses import HttpRefusal
 from pdctl.engine.frontend.scheduler_socket import Questions, SchedulerSocket
-from pdctl.engine.ipc import steady_clock
 from pdctl.engine.ipc.messages import (
     AbortRequest,
     Ask,
@@ -43,6 +42,7 @@ from pdctl.engine.ipc.messages import (
     Switched,
     SwitchRole,
     Tokens,
+    steady_time,
 )
 from pdctl.thread_death import guard_task, in_words
 
@@ -119,7 +119,7 @@ class TokenizerManager:
         self.heard_at = time.monotonic()
         self._heard.set()
         if isinstance(reply, Outputs):
-            now = steady_clock.now()
+            now = steady_time()
             for tokens in reply.items:
                 self._deliver_or_fail(tokens, now)
         elif isinstance(reply, SchedulerReport):
@@ -158,7 +158,7 @@ class TokenizerManager:
         if not self._table:
             self._idle.set()
         pending.finish = Finish("abort", message=reason, status=500)
-        pending.clock.finished = steady_clock.now()
+        pending.clock.finished = steady_time()
         if not pending.group.done:
             pending.group.note(pending, ended=True)
 
@@ -254,7 +254,7 @@ class TokenizerManager:
     def _register(self, jobs: tuple[GenerationJob, ...], stream: bool, traceparent: str = "") -> RequestGroup:
         group = RequestGroup(jobs, self._tokenizer, stream, traceparent)
         self._idle.clear()
-        now = steady_clock.now()
+        now = steady_time()
         for member in group.members:
             self._table[member.job.rid] = member
             member.clock.dispatched = now  # the scheduler's silence is measured from here
@@ -263,7 +263,7 @@ class TokenizerManager:
     def _dispatch(self, member: Pending) -> None:
         self._note(member, "Receive: obj=%s", member.job.describe)
         self.send(member.job.message)
-        member.clock.dispatched = steady_clock.now()
+        member.clock.dispatched = steady_time()
         self._metrics.received(member)
 
     def abandon(self, group: RequestGroup, start: int = 0) -> None:
@@ -365,7 +365,7 @@ class TokenizerManager:
             sampling=Sampling(max_new_tokens=tokens, temperature=0.0, ignore_eos=True),
             bootstrap_host=FAKE_BOOTSTRAP_HOST if paired else None,
             bootstrap_room=room if paired else None,
-            received=steady_clock.now(),
+            received=steady_time(),
             routed_dp_rank=dp_rank,
         )
         group = self._register((GenerationJob(message, Options(message.sampling)),), stream=False)
@@ -397,8 +397,8 @@ class TokenizerManager:
             await asyncio.sleep(SILENCE_CHECK)
             if reach is not None:
                 reach()
-            oldest = min((pending.clock.dispatched for pending in self._table.values()), default=steady_clock.now())
-            silent = min(time.monotonic() - self.heard_at, steady_clock.now() - oldest)
+            oldest = min((pending.clock.dispatched for pending in self._table.values()), default=steady_time())
+            silent = min(time.monotonic() - self.heard_at, steady_time() - oldest)
             if silent > longest:
                 log.error("The scheduler has said nothing for %.0f s; ending %d request(s)", silent, len(self._table))
                 self.end_all(f"the scheduler has said nothing for {silent:.0f} s", 504)

@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from pdctl import name_lookup
 from pdctl.deployment_secret import ENV, DeploymentSecret
-from pdctl.engine.ipc.codec import MALFORMED
+from pdctl.engine.ipc.messages import MALFORMED
 from pdctl.http_auth import SIGNATURE, sign
 
 if TYPE_CHECKING:

@@ -15,7 +15,10 @@ everybody dials; decode dials first. There is one watched PUSH socket per peer. 
 from __future__ import annotations
 
 import ipaddress
+import math
 import re
+import struct
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,9 +29,10 @@ from msgspec import Meta
 from zmq.utils.monitor import recv_monitor_message
 
 from pdctl.engine.ipc.channels import NOT_ALIKE
-from pdctl.engine.ipc.codec import HEADER, MALFORMED, Codec
+from pdctl.engine.ipc.messages import HEADER, MALFORMED, Codec
 from pdctl.engine.kv_link.rank_shape import RankShape  # noqa: TC001  # msgspec reads these two at run time
 from pdctl.engine.kvcache.pool_geometry import PoolGeometry  # noqa: TC001
+from pdctl.errors import PdctlError
 
 if TYPE_CHECKING:
     from pdctl.engine.ipc.channels import SocketKeys
@@ -49,6 +53,11 @@ Endpoint = Annotated[str, Meta(pattern=r"^tcp://.{1,255}:[0-9]{1,5}$", max_lengt
 MAX_MESSAGE = 2 * MAX_FRAME
 QUEUE = 16384  # frames to one peer before a send is refused
 BACKLOG = 1024  # connections waiting to be accepted
+ROW_VERSION = 1
+MAX_TOP_LOGPROBS = 128
+ANY = 2**31  # token ids and counts of a metadata row are i32 on the wire
+ROW_HEADER = struct.Struct("<BBHiQif")
+ROW_PAIR = struct.Struct("<if")
 KEEPALIVE_IDLE = 30  # seconds: TCP itself notices a host that vanished without a FIN
 # Addresses only: a frame must not make us look up a name or choose a source address.
 ENDPOINT = re.compile(r"tcp://(?:\[(?P<six>[0-9A-Fa-f:.%\w]{2,60})\]|(?P<four>[0-9.]{7,15})):(?P<port>[0-9]{1,5})")
@@ -194,6 +203,76 @@ def unpack_pages(data: bytes) -> Pages:
 def clipped(text: str) -> str:
     """Return `text`, cut to fit in a frame."""
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
+
+
+class ContextCorruptionError(PdctlError):
+    """What arrived does not belong to this room, or cannot be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataRow:
+    """The first token's data, which travel with the last KV chunk (sglang 0.5.23 MetadataBuffers).
+
+    `logprob` is NaN if none was asked for. On the wire, little-endian: version u8, count of top logprobs u8, reserved
+    u16, output_id i32, room u64, cached_tokens i32, logprob f32, then per top logprob: token i32, logprob f32.
+    """
+
+    room: int
+    output_id: int
+    cached_tokens: int = 0
+    logprob: float = math.nan
+    top_logprobs: tuple[tuple[int, float], ...] = ()
+
+    def encode(self) -> bytes:
+        count = len(self.top_logprobs)
+        if count > MAX_TOP_LOGPROBS:
+            raise ValueError(f"{count} top logprobs do not fit in a metadata row; the limit is {MAX_TOP_LOGPROBS}")
+        head = ROW_HEADER.pack(ROW_VERSION, count, 0, self.output_id, self.room, self.cached_tokens, self.logprob)
+        return head + b"".join(ROW_PAIR.pack(token, value) for token, value in self.top_logprobs)
+
+    @classmethod
+    def decode(cls, data: bytes) -> MetadataRow:
+        """Parse a row. Raise ContextCorruptionError if the bytes are not a whole row of this version."""
+        if len(data) < ROW_HEADER.size:
+            raise ContextCorruptionError(f"metadata of {len(data)} bytes; a row has at least {ROW_HEADER.size}")
+        version, count, _, output_id, room, cached_tokens, logprob = ROW_HEADER.unpack_from(data)
+        if version != ROW_VERSION:
+            raise ContextCorruptionError(
+                f"metadata row of version {version}, this engine reads {ROW_VERSION}",
+                "run the same pdctl version on the prefill and the decode side",
+            )
+        if len(data) != ROW_HEADER.size + count * ROW_PAIR.size:
+            raise ContextCorruptionError(f"metadata of {len(data)} bytes does not hold {count} top logprobs")
+        pairs = tuple(ROW_PAIR.iter_unpack(data[ROW_HEADER.size :]))
+        return cls(room, output_id, cached_tokens, logprob, pairs)
+
+
+def believed_row(data: bytes | None, room: int, prompt: int = ANY, vocab: int = ANY) -> MetadataRow:
+    """Return the row that arrived for `room`, whose prompt has `prompt` tokens; valid token ids are below `vocab`.
+
+    Raise ContextCorruptionError if nothing arrived, or if the row is malformed, another room's, or has impossible token
+    ids or counts.
+    """
+    if data is None:
+        raise ContextCorruptionError(f"no metadata of room {room} arrived")
+    row = MetadataRow.decode(data)
+    if row.room != room:
+        raise ContextCorruptionError(
+            f"context corruption detected: the metadata row carries room {row.room}, expected room {room}",
+            "the KV pages of both rooms are suspect: the request is aborted, nothing is reused",
+        )
+    for token in (row.output_id, *(token for token, _ in row.top_logprobs)):
+        if not 0 <= token < vocab:
+            raise ContextCorruptionError(
+                f"metadata of room {room} names token {token}; the vocabulary has 0 to {vocab - 1}",
+                "start prefill and decode with the same model",
+            )
+    if not 0 <= row.cached_tokens <= prompt:
+        raise ContextCorruptionError(
+            f"metadata of room {room} says that {row.cached_tokens} of {prompt} prompt tokens were cached",
+            "start prefill and decode with the same pdctl version",
+        )
+    return row
 
 
 class LinkError(ValueError):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pdctl.engine.config.process_log import LogRate
 from pdctl.engine.drill.kv_faults import faults_for
 from pdctl.engine.ipc.channels import SocketKeys
-from pdctl.engine.ipc.codec import FrameError
+from pdctl.engine.ipc.messages import FrameError
 from pdctl.engine.kv_link.bootstrap_client import BootstrapError
 from pdctl.engine.kv_link.kv_frames import Frame, LinkError, clipped, codec, tcp
 from pdctl.engine.kv_link.kv_loop import KvLoop

@@ -15,9 +15,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pdctl.engine.drill.kv_faults import FaultyTransport
-from pdctl.engine.ipc import steady_clock
+from pdctl.engine.ipc.messages import steady_time
+from pdctl.engine.kv_link.kv_frames import MetadataRow
 from pdctl.engine.kv_link.room_state import KVPoll, http_status
-from pdctl.engine.kvcache.metadata_row import MetadataRow
 from pdctl.engine.scheduler import scheduler_log
 from pdctl.engine.scheduler.batch_queues import WaitingQueue
 from pdctl.engine.scheduler.role import DRAINING, RequestPlace, SchedulerRole, shared_failure
@@ -76,7 +76,7 @@ class PrefillRole(SchedulerRole):
                 self._fail(req, "bootstrap")
             elif poll >= KVPoll.WAITING_FOR_INPUT:
                 self.early.end(req)
-                req.times.ready = req.times.bootstrapped = steady_clock.now()
+                req.times.ready = req.times.bootstrapped = steady_time()
                 scheduler_log.step(req, "bootstrapped", bootstrap=req.times.bootstrapped - req.times.received)
                 if computed or req.computed:
                     self._send(req, last=computed)
@@ -100,7 +100,7 @@ class PrefillRole(SchedulerRole):
                 continue
             slot = None
             if poll >= KVPoll.WAITING_FOR_INPUT:
-                req.times.ready = req.times.ready or steady_clock.now()
+                req.times.ready = req.times.ready or steady_time()
                 slot = self.resources.metadata.alloc()
             elif not len(self.waiting) and self.early.begin(req):
                 self.waiting.add(req)
@@ -110,7 +110,7 @@ class PrefillRole(SchedulerRole):
                 left.append(req)
                 continue
             req.metadata_slot = slot
-            req.times.bootstrapped = steady_clock.now()
+            req.times.bootstrapped = steady_time()
             self.waiting.add(req)
             scheduler_log.step(req, "waiting", bootstrap=req.times.bootstrapped - req.times.received)
         self.bootstrap = left
@@ -120,7 +120,7 @@ class PrefillRole(SchedulerRole):
         for req in self.inflight:
             poll = state[id(req)]
             if poll == KVPoll.SUCCESS:
-                req.times.transferred = steady_clock.now()
+                req.times.transferred = steady_time()
                 self.resources.emit(req, req.output_ids[-1:])
                 scheduler_log.finished(
                     req, "prefill", self.resources
@@ -173,7 +173,7 @@ class PrefillRole(SchedulerRole):
         if last:
             self.reached("prefill.before_metadata", req)
             metadata = _row(req).encode()
-            req.times.sent = steady_clock.now()
+            req.times.sent = steady_time()
         elif not len(pages):
             return
         self._break_off(req)

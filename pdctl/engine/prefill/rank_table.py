@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from pdctl.engine.ipc.codec import MALFORMED
+from pdctl.engine.ipc.messages import MALFORMED
 from pdctl.engine.kv_link.bootstrap_client import RankRow, RoomQuery, RoomRank
 from pdctl.http_auth import SIGNATURE, Verifier
 from pdctl.name_lookup import parse_ip

@@ -8,11 +8,26 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pdctl import lifeline
 from pdctl.engine.config.instance_args import ServerArgs, Whereabouts
 from pdctl.engine.config.process_log import configure
-from pdctl.engine.model.memory import prefer_huge_pages
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+
+# torch reads it once, at its first allocation: from then on tensors of 2 MiB and more are marked MADV_HUGEPAGE.
+SWITCH = "THP_MEM_ALLOC_ENABLE"
+
+
+def prefer_huge_pages(environ: MutableMapping[str, str]) -> None:
+    """Call before torch is imported. A step of one sequence, which waits for weights, takes up to a quarter less time.
+
+    Has no effect if the kernel offers no transparent huge pages, or if the user has set the switch.
+    """
+    environ.setdefault(SWITCH, "1")
 
 
 def main() -> None:

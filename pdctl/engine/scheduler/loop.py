@@ -25,7 +25,6 @@ import torch
 
 from pdctl import open_files
 from pdctl.engine.drill import fault_points
-from pdctl.engine.ipc import steady_clock
 from pdctl.engine.ipc.messages import (
     AbortRequest,
     Ask,
@@ -40,6 +39,7 @@ from pdctl.engine.ipc.messages import (
     Stop,
     Switched,
     SwitchRole,
+    steady_time,
 )
 from pdctl.engine.model.forward_batch import Share
 from pdctl.engine.scheduler.role import live_rooms
@@ -78,7 +78,7 @@ class Scheduler:
         self._overlap = Overlap(resources)
         self._leader = resources.leader
         self._stopping = False
-        self._started = steady_clock.now()
+        self._started = steady_time()
         self._reach = fault_points.raiser("thread.scheduler", resources.tp_rank)
         self._served = 0
         self._aborted = 0
@@ -203,7 +203,7 @@ class Scheduler:
             "cached_pages": resources.prefix.pages if resources.prefix else 0,
             "num_pages": resources.num_pages,
             "free_metadata_slots": resources.metadata.free_slots,
-            "uptime": steady_clock.now() - self._started,
+            "uptime": steady_time() - self._started,
             "open_files": open_files.count(),
             "max_open_files": open_files.limit(),
         }

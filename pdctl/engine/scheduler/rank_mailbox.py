@@ -19,8 +19,7 @@ import zmq
 
 from pdctl.engine.cluster.rendezvous import Here, meet
 from pdctl.engine.ipc.channels import Line, own_ip
-from pdctl.engine.ipc.codec import FrameError
-from pdctl.engine.ipc.messages import Reply, Request, reply_codec, request_codec
+from pdctl.engine.ipc.messages import FrameError, Reply, Request, reply_codec, request_codec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
-from pdctl.engine.ipc import steady_clock
-from pdctl.engine.ipc.messages import Finish, Generate, Meta, Tokens
+from pdctl.engine.ipc.messages import Finish, Generate, Meta, Tokens, steady_time
+from pdctl.engine.kv_link.kv_frames import ANY
 from pdctl.engine.kv_link.room_state import TransferStats
 from pdctl.engine.kvcache.allocator import RadixCache
-from pdctl.engine.kvcache.metadata_row import ANY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from pdctl.engine.decode.receiver import Receiver
     from pdctl.engine.kvcache.allocator import Node, PageAllocator, Pages, PageTable
     from pdctl.engine.kvcache.kv_pool import Backup
-    from pdctl.engine.kvcache.metadata_row import MetadataSlots
     from pdctl.engine.model.model_runner import ModelRunner
     from pdctl.engine.model.parallel import Groups
     from pdctl.engine.prefill.sender import Sender
@@ -93,7 +91,7 @@ class Req:
 
     @classmethod
     def of(cls, message: Generate, max_new_tokens: int) -> Req:
-        return cls(message, max_new_tokens, Times(message.received or steady_clock.now()))
+        return cls(message, max_new_tokens, Times(message.received or steady_time()))
 
     @property
     def rid(self) -> str:
@@ -358,3 +356,48 @@ class Resources:
 
     def cancel(self, req: Req) -> None:
         self.fail(req, ABORTED, 499, "aborted")
+
+
+class MetadataLeakError(RuntimeError):
+    """A metadata slot was freed twice, or is still allocated while nothing runs."""
+
+
+class MetadataSlots:
+    """Limits how many rooms of a prefill may be between their decode's page list and the end of their transfer.
+
+    SGLang's slots are memory the row is written from (sglang 0.5.23 MetadataBuffers); here they are only counted.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self._free = list(range(slots - 1, -1, -1))
+        self._out = [False] * slots
+
+    @property
+    def free_slots(self) -> int:
+        return len(self._free)
+
+    def alloc(self) -> int | None:
+        """Return a free slot, or None if every slot is taken."""
+        if not self._free:
+            return None
+        slot = self._free.pop()
+        self._out[slot] = True
+        return slot
+
+    def free(self, slot: int | Sequence[int]) -> None:
+        for one in (slot,) if isinstance(slot, int) else slot:
+            self._require(one)
+            self._out[one] = False
+            self._free.append(one)
+
+    def check(self, expected_out: int | None = None) -> None:
+        """Raise MetadataLeakError unless the slots add up; `expected_out` is 0 when the scheduler is idle."""
+        out = sum(self._out)
+        if out + len(self._free) != len(self._out):
+            raise MetadataLeakError(f"metadata books differ: {out} out, {len(self._free)} free of {len(self._out)}")
+        if expected_out is not None and out != expected_out:
+            raise MetadataLeakError(f"metadata slots leak: {out} slots out, {expected_out} expected")
+
+    def _require(self, slot: int) -> None:
+        if not 0 <= slot < len(self._out) or not self._out[slot]:
+            raise MetadataLeakError(f"metadata slot {slot} is not out")

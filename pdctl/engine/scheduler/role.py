@@ -3,7 +3,7 @@
 Prefill and decode have packages of their own. A rank switches roles while nothing is in flight (sglang 0.5.23
 disaggregation/role_switch.py). Weights, KV pool and transport stay; queues, KV manager and prefix cache are replaced.
 The ranks of a DP group agree and switch together. The HTTP process makes all groups of an instance do so: it asks every
-group whether it could before it tells any to switch (engine/frontend/instance.py).
+group whether it could before it tells any to switch (engine/frontend/responses.py).
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
 from pdctl.engine.drill.fault_points import arm
-from pdctl.engine.ipc import steady_clock
-from pdctl.engine.ipc.messages import NOT_IDLE, UNHEALTHY, LiveRoom, Switched
+from pdctl.engine.ipc.messages import NOT_IDLE, UNHEALTHY, LiveRoom, Switched, steady_time
 from pdctl.engine.kv_link.room_state import Failure, FailureCode
 from pdctl.engine.scheduler.batch_queues import RunningBatch, WaitingQueue
 from pdctl.engine.scheduler.resources import Req
@@ -284,7 +283,7 @@ def _live(queue: str, req: Req) -> LiveRoom:
         rid=req.rid,
         queue=queue,
         state=state,
-        age=round(steady_clock.now() - req.times.received, 6),
+        age=round(steady_time() - req.times.received, 6),
         waiting_for=_waits(queue, req, state),
         prompt_tokens=req.prompt_len,
         output_tokens=len(req.output_ids),

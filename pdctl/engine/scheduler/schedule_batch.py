@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pdctl.engine.ipc import steady_clock
+from pdctl.engine.ipc.messages import steady_time
 from pdctl.engine.model.forward_batch import ForwardBatch, SeqSlice
 from pdctl.engine.model.model_runner import Sampled, SamplingRow, sample
 
@@ -84,7 +84,7 @@ def run(batch: Batch, resources: Resources, shares: tuple[Share, ...] = ()) -> O
 
 def prepare(batch: Batch, eos: frozenset[int], shares: tuple[Share, ...] = ()) -> Pass:
     """Prepare a pass. Until `conclude`, the batch's requests keep their pages, whatever happens to them."""
-    now = steady_clock.now()
+    now = steady_time()
     tokens: list[int] = []
     slices: list[SeqSlice] = []
     for req, extend in batch.parts:
@@ -118,7 +118,7 @@ def conclude(prepared: Pass, sampled: Sampled | None, resources: Resources) -> O
         if req.leaving:
             req.leaving = False
             resources.release(req)
-    now = steady_clock.now()
+    now = steady_time()
     for index, row in enumerate(prepared.rows if sampled else ()):
         req = batch.parts[row].req
         if sampled is None or req.finish is not None:

@@ -17,7 +17,6 @@ from pdctl.engine.config.process_log import hit_an_exception
 from pdctl.engine.ipc.channels import Channels, keys_of, local_line
 from pdctl.engine.ipc.messages import Died, Ready, StartupStage
 from pdctl.engine.kvcache.allocator import PageAllocator, PageTable
-from pdctl.engine.kvcache.metadata_row import MetadataSlots
 from pdctl.engine.model.model_runner import ModelRunner
 from pdctl.engine.model.parallel import Groups
 from pdctl.engine.prefill.prefill_manager import PrefillManager
@@ -26,7 +25,7 @@ from pdctl.engine.scheduler import rank_parts
 from pdctl.engine.scheduler.loop import Scheduler
 from pdctl.engine.scheduler.rank_mailbox import Mailbox
 from pdctl.engine.scheduler.rank_parts import Sizing, use_threads
-from pdctl.engine.scheduler.resources import Resources
+from pdctl.engine.scheduler.resources import MetadataSlots, Resources
 from pdctl.engine.scheduler.role import RoleSwitch
 from pdctl.errors import NotReadyError, PdctlError, UsageError
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from pdctl.engine.ipc.codec import MALFORMED
+from pdctl.engine.ipc.messages import MALFORMED
 from pdctl.engine.transfer import segment
 from pdctl.engine.transfer.transport import (
     Blocks,

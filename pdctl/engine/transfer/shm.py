@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from pdctl.engine.ipc.codec import MALFORMED
+from pdctl.engine.ipc.messages import MALFORMED
 from pdctl.engine.transfer import segment
 from pdctl.engine.transfer.segment import Mapping, Segment, SegmentHandle, create_segment, map_segment
 from pdctl.engine.transfer.transport import (

@@ -19,7 +19,6 @@ from pdctl.engine.ipc.messages import Reply, Request, Tokens
 from pdctl.engine.kv_link.rank_shape import DisaggConfig
 from pdctl.engine.kvcache.allocator import PageAllocator, PageTable
 from pdctl.engine.kvcache.kv_pool import KVPool
-from pdctl.engine.kvcache.metadata_row import MetadataSlots
 from pdctl.engine.kvcache.pool_geometry import PoolGeometry
 from pdctl.engine.model.parallel import Group, Groups
 from pdctl.engine.prefill.bootstrap_server import BootstrapServer
@@ -27,7 +26,7 @@ from pdctl.engine.prefill.prefill_manager import PrefillManager
 from pdctl.engine.prefill.prefill_role import PrefillRole
 from pdctl.engine.prefill.rank_table import BootstrapRequest as HttpRequest
 from pdctl.engine.scheduler.loop import Scheduler
-from pdctl.engine.scheduler.resources import Req, Resources
+from pdctl.engine.scheduler.resources import MetadataSlots, Req, Resources
 from pdctl.layout.shape import Shape, place
 from tests.engine.invariants.model import SimModel
 from tests.engine.invariants.net import Network, SimLoop

@@ -11,7 +11,7 @@ import pytest
 
 from pdctl.engine.decode.rank_connection import RankConnection
 from pdctl.engine.decode.receiver import KvReceiver
-from pdctl.engine.ipc.codec import FrameError
+from pdctl.engine.ipc.messages import FrameError
 from pdctl.engine.kv_link.kv_frames import AbortAck, Frame, Status, TransferInfo, codec, pack_pages
 from pdctl.engine.kv_link.room_state import FailureCode, KVPoll
 from pdctl.engine.prefill.sender import KvSender

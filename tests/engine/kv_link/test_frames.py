@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from pdctl.engine.ipc.codec import FrameError
+from pdctl.engine.ipc.messages import FrameError
 from pdctl.engine.kv_link.kv_frames import (
     KIND,
     MAX_FRAME,

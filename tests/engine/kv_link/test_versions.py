@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from pdctl.engine.decode import rank_connection
-from pdctl.engine.ipc.codec import HEADER
+from pdctl.engine.ipc.messages import HEADER
 from pdctl.engine.kv_link import kv_frames
 from pdctl.engine.kv_link.kv_frames import PROTOCOL, RegisterAck, codec
 from pdctl.engine.kv_link.room_state import FailureCode

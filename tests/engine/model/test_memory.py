@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.engine.model.memory import SWITCH, prefer_huge_pages
+from pdctl.engine.scheduler.__main__ import SWITCH, prefer_huge_pages
 
 ALLOCATE = """
 import os, re
 from pathlib import Path
-from pdctl.engine.model.memory import prefer_huge_pages
+from pdctl.engine.scheduler.__main__ import prefer_huge_pages
 prefer_huge_pages(os.environ)
 import torch
 tensor = torch.ones(8 << 20)

@@ -30,13 +30,12 @@ from pdctl.engine.ipc.messages import (
     SchedulerReport,
 )
 from pdctl.engine.kvcache.allocator import PageAllocator, PageTable
-from pdctl.engine.kvcache.metadata_row import MetadataSlots
 from pdctl.engine.model.model_runner import ModelRunner
 from pdctl.engine.model.parallel import Groups
 from pdctl.engine.scheduler import rank_parts
 from pdctl.engine.scheduler.loop import Agreed, Scheduler
 from pdctl.engine.scheduler.rank_parts import Sizing, use_threads
-from pdctl.engine.scheduler.resources import Resources
+from pdctl.engine.scheduler.resources import MetadataSlots, Resources
 from pdctl.engine.scheduler.role import SchedulerRole
 from pdctl.engine.scheduler.scheduler_log import Queues
 from tests.engine.kv_link.rig import PATIENCE, Bootstrap, Woken

@@ -13,13 +13,13 @@ import pytest
 from pdctl.engine.config.instance_args import ServerArgs
 from pdctl.engine.decode.decode_role import DecodeRole
 from pdctl.engine.ipc.messages import Drained, Generate, Sampling
+from pdctl.engine.kv_link.kv_frames import MetadataRow
 from pdctl.engine.kv_link.room_state import Failure, FailureCode, KVPoll
 from pdctl.engine.kvcache.allocator import PageAllocator, PageTable
-from pdctl.engine.kvcache.metadata_row import MetadataRow, MetadataSlots
 from pdctl.engine.model.parallel import Group, Groups
 from pdctl.engine.prefill.prefill_role import PrefillRole
 from pdctl.engine.prefill.sender import Sender
-from pdctl.engine.scheduler.resources import Req, Resources
+from pdctl.engine.scheduler.resources import MetadataSlots, Req, Resources
 from pdctl.engine.scheduler.role import pack_failure, shared_failure, unpack_failure
 from pdctl.layout.kv_links import KvModel
 from pdctl.layout.shape import Shape, place

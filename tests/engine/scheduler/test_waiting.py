@@ -10,10 +10,9 @@ import numpy as np
 from pdctl.engine.config.instance_args import ServerArgs
 from pdctl.engine.ipc.messages import Generate, Sampling
 from pdctl.engine.kvcache.allocator import PageAllocator, PageTable
-from pdctl.engine.kvcache.metadata_row import MetadataSlots
 from pdctl.engine.model.parallel import Groups
 from pdctl.engine.scheduler.batch_queues import WaitingQueue
-from pdctl.engine.scheduler.resources import Req, Resources
+from pdctl.engine.scheduler.resources import MetadataSlots, Req, Resources
 from pdctl.engine.scheduler.schedule_batch import Batch
 from tests.cases import for_each
 

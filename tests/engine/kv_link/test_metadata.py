@@ -4,13 +4,8 @@ import math
 
 import pytest
 
-from pdctl.engine.kvcache.metadata_row import (
-    ContextCorruptionError,
-    MetadataLeakError,
-    MetadataRow,
-    MetadataSlots,
-    believed_row,
-)
+from pdctl.engine.kv_link.kv_frames import ContextCorruptionError, MetadataRow, believed_row
+from pdctl.engine.scheduler.resources import MetadataLeakError, MetadataSlots
 from tests.cases import for_each
 
 ROW = MetadataRow(
