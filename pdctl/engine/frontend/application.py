@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from pdctl.engine.frontend import generate, info, openai, responses
-from pdctl.engine.frontend.responses import HttpRefusal
+from pdctl.engine.frontend.request_bodies import HttpRefusal
 from pdctl.http_auth import SIGNATURE, AccessLevel, Gate, Keys
 from pdctl.log_lines import cut, word
 

@@ -16,8 +16,8 @@ import orjson
 from pydantic import ValidationError
 
 from pdctl.engine.frontend.intake import MAX_BATCH, TOO_LONG
-from pdctl.engine.frontend.request_bodies import RequestBody
-from pdctl.engine.frontend.responses import HttpRefusal, instance_of
+from pdctl.engine.frontend.request_bodies import HttpRefusal, RequestBody
+from pdctl.engine.frontend.responses import instance_of
 from pdctl.json_members import (
     LARGE,
     MAX_WAITING,

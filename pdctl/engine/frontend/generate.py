@@ -9,9 +9,16 @@ from fastapi import APIRouter, Request, Response
 
 from pdctl.engine.frontend.body_reader import check_supported, read_body
 from pdctl.engine.frontend.intake import MAX_TOP_LOGPROBS
-from pdctl.engine.frontend.request_bodies import GenerateBody, SamplingBody, id_rows, sampling_from, stops_from
+from pdctl.engine.frontend.request_bodies import (
+    GenerateBody,
+    HttpRefusal,
+    SamplingBody,
+    id_rows,
+    sampling_from,
+    stops_from,
+)
 from pdctl.engine.frontend.request_state import Options, PromptInput
-from pdctl.engine.frontend.responses import HttpRefusal, event, finish_reason, instance_of, respond
+from pdctl.engine.frontend.responses import event, finish_reason, instance_of, respond
 from pdctl.engine.ipc.messages import steady_time
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ from pdctl.engine.config.process_log import configure_access
 from pdctl.engine.drill import fault_points
 from pdctl.engine.frontend.application import build
 from pdctl.engine.frontend.engine_metrics import Metrics
-from pdctl.engine.frontend.info import RoleSwitchCall
 from pdctl.engine.frontend.intake import Intake, LengthLimits
-from pdctl.engine.frontend.responses import EngineInstance, HttpRefusal
+from pdctl.engine.frontend.request_bodies import HttpRefusal
+from pdctl.engine.frontend.responses import EngineInstance
 from pdctl.engine.frontend.spans import RequestSpans
 from pdctl.engine.frontend.tokenizer import CheckpointTexts
 from pdctl.engine.frontend.tokenizer_manager import EngineStatus, TokenizerManager
@@ -162,7 +162,7 @@ class HttpProcess:
             manager=self._manager,
             metrics=metrics,
             ranks=ranks,
-            switch=RoleSwitchCall(args, self._manager, self._forget_ranks),
+            forget_ranks=self._forget_ranks,
         )
         self._listener = listener(build(self._instance, keys), args)
         self._bootstrap: BootstrapServer | None = None

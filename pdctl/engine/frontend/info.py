@@ -18,18 +18,16 @@ from pdctl import __version__
 from pdctl.engine.drill import fault_points
 from pdctl.engine.frontend import responses
 from pdctl.engine.frontend.body_reader import read_body
-from pdctl.engine.frontend.request_bodies import AbortBody, RoleSwitchBody
-from pdctl.engine.frontend.responses import HttpRefusal, instance_of
+from pdctl.engine.frontend.request_bodies import AbortBody, HttpRefusal, RoleSwitchBody
+from pdctl.engine.frontend.responses import instance_of
 from pdctl.engine.frontend.tokenizer_manager import EngineStatus
 from pdctl.engine.ipc.messages import NOT_IDLE, UNHEALTHY
 from pdctl.http_auth import masked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from pdctl.engine.config.instance_args import ServerArgs
     from pdctl.engine.frontend.responses import EngineInstance
-    from pdctl.engine.frontend.tokenizer_manager import TokenizerManager
     from pdctl.engine.ipc.messages import SchedulerReport, Switched
 
 log = logging.getLogger("pdctl.engine")
@@ -320,7 +318,7 @@ async def pd_role_switch(request: Request) -> Response:
     """Turn a prefill into a decode, or the reverse; answer 400 with the reason and the state it is left in."""
     instance = instance_of(request)
     body = await read_body(request, RoleSwitchBody)
-    outcome = await instance.switch.turn(body.new_role.lower(), body.prepare_only)
+    outcome = await RoleSwitchCall(instance).turn(body.new_role.lower(), body.prepare_only)
     return responses.json(outcome.document(), 200 if outcome.success else 400)
 
 
@@ -339,12 +337,10 @@ class SwitchOutcome:
 
 
 class RoleSwitchCall:
-    """One role switch at a time. `forget` is called when the instance is no longer a prefill, to hide its ranks."""
+    """One role switch at a time."""
 
-    def __init__(self, args: ServerArgs, manager: TokenizerManager, forget: Callable[[], None]) -> None:
-        self._args = args
-        self._manager = manager
-        self._forget = forget
+    def __init__(self, instance: EngineInstance) -> None:
+        self._args, self._manager, self._forget = instance.args, instance.manager, instance.forget_ranks
 
     async def turn(self, role: str, prepare_only: bool) -> SwitchOutcome:
         manager = self._manager

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
+from pdctl.engine.frontend.request_bodies import HttpRefusal
 from pdctl.engine.frontend.request_state import GenerationJob, Options, PromptInput
-from pdctl.engine.frontend.responses import HttpRefusal
 from pdctl.engine.ipc.messages import Generate, steady_time
 from pdctl.log_lines import rid_problem
 

@@ -15,13 +15,14 @@ from pdctl.engine.frontend.intake import MAX_TOP_LOGPROBS
 from pdctl.engine.frontend.request_bodies import (
     ChatBody,
     CompletionBody,
+    HttpRefusal,
     SamplingBody,
     id_rows,
     sampling_from,
     stops_from,
 )
 from pdctl.engine.frontend.request_state import Options, PromptInput
-from pdctl.engine.frontend.responses import HttpRefusal, event, finish_reason, instance_of, respond
+from pdctl.engine.frontend.responses import event, finish_reason, instance_of, respond
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

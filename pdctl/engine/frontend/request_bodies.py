@@ -1,4 +1,4 @@
-"""Request bodies: field names and defaults of sglang 0.5.23 (srt/managers/io_struct.py, openai/protocol.py).
+"""Request bodies, and how one is refused: names and defaults of sglang 0.5.23 (io_struct.py, openai/protocol.py).
 
 Types are strict (a port is never a string), null means "not given", and unknown fields are ignored, as in SGLang.
 A field that SGLang has and this engine lacks is in `unsupported`: setting it is refused, never silently ignored.
@@ -12,13 +12,38 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
-from pdctl.engine.frontend.responses import HttpRefusal
 from pdctl.engine.ipc.messages import Sampling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 T = TypeVar("T")
+KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    405: "method_not_allowed",
+    413: "request_too_large",
+    499: "aborted",
+    500: "internal_error",
+    503: "service_unavailable",
+    504: "timeout",
+}
+
+
+class HttpRefusal(Exception):
+    """A request the engine will not serve: an HTTP status, a reason for the client, and a word a program can match.
+
+    Raised anywhere between the socket and the scheduler; `responses.error` makes a response of it.
+    """
+
+    def __init__(self, status: int, message: str, kind: str = "", retry_after: int = 1) -> None:
+        """`retry_after`: seconds after which a 503 may be worth another try."""
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.retry_after = retry_after
+        self.kind = kind or KINDS.get(status, KINDS[500] if status >= 500 else KINDS[400])
 
 
 class FirstError(FailFast):

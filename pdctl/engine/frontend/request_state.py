@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pdctl.engine.frontend.responses import HttpRefusal
+from pdctl.engine.frontend.request_bodies import HttpRefusal
 from pdctl.engine.frontend.tokenizer import Detokenizer, StopStrings
 from pdctl.engine.ipc.messages import Finish, steady_time
 

@@ -16,6 +16,7 @@ import orjson
 from starlette.responses import Response
 
 from pdctl.engine.cluster.dp_controller import resolve
+from pdctl.engine.frontend.request_bodies import HttpRefusal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from pdctl.engine.cluster.rank_processes import Ranks
     from pdctl.engine.config.instance_args import ServerArgs
     from pdctl.engine.frontend.engine_metrics import Metrics
-    from pdctl.engine.frontend.info import RoleSwitchCall
     from pdctl.engine.frontend.intake import Intake
     from pdctl.engine.frontend.request_bodies import GenerateBody, OpenAIBody
     from pdctl.engine.frontend.request_state import Options, Pending, PromptInput, RequestGroup
@@ -35,32 +35,6 @@ if TYPE_CHECKING:
     from pdctl.engine.ipc.messages import Finish
 
 DONE = b"data: [DONE]\n\n"
-KINDS = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    404: "not_found_error",
-    405: "method_not_allowed",
-    413: "request_too_large",
-    499: "aborted",
-    500: "internal_error",
-    503: "service_unavailable",
-    504: "timeout",
-}
-
-
-class HttpRefusal(Exception):
-    """A request the engine will not serve: an HTTP status, a reason for the client, and a word a program can match.
-
-    Raised anywhere between the socket and the scheduler; `error` makes a response of it.
-    """
-
-    def __init__(self, status: int, message: str, kind: str = "", retry_after: int = 1) -> None:
-        """`retry_after`: seconds after which a 503 may be worth another try."""
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.retry_after = retry_after
-        self.kind = kind or KINDS.get(status, KINDS[500] if status >= 500 else KINDS[400])
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +47,7 @@ class EngineInstance:
     manager: TokenizerManager
     metrics: Metrics
     ranks: Ranks
-    switch: RoleSwitchCall
+    forget_ranks: Callable[[], None]  # called when the instance is no longer a prefill, to hide its ranks
     started: float = field(default_factory=time.time)
     phases: dict[str, float] = field(default_factory=dict)  # seconds of each start-up phase, added when it ends
 

@@ -15,7 +15,7 @@ import zmq
 
 from pdctl.engine.config.instance_args import Whereabouts
 from pdctl.engine.drill import fault_points
-from pdctl.engine.frontend.responses import HttpRefusal
+from pdctl.engine.frontend.request_bodies import HttpRefusal
 from pdctl.engine.ipc.channels import Channels, keys_of, local_input
 from pdctl.engine.ipc.messages import FrameError, reply_codec, request_codec
 from pdctl.thread_death import guarded

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tokenizers import Tokenizer as Backend
 
-from pdctl.engine.frontend.responses import HttpRefusal
+from pdctl.engine.frontend.request_bodies import HttpRefusal
 from pdctl.errors import PdctlError
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from pdctl.engine.cluster.dp_controller import LEAST_LOADED, resolve
 from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
 from pdctl.engine.drill import fault_points
 from pdctl.engine.frontend.intake import Turns
+from pdctl.engine.frontend.request_bodies import HttpRefusal
 from pdctl.engine.frontend.request_state import GONE, GenerationJob, Options, Pending, RequestGroup
-from pdctl.engine.frontend.responses import HttpRefusal
 from pdctl.engine.frontend.scheduler_socket import Questions, SchedulerSocket
 from pdctl.engine.ipc.messages import (
     AbortRequest,

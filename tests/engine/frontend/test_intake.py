@@ -9,9 +9,8 @@ import pytest
 
 from pdctl.engine.config.instance_args import ServerArgs
 from pdctl.engine.frontend.intake import MAX_BATCH, Intake, LengthLimits
-from pdctl.engine.frontend.request_bodies import RoutedBody
+from pdctl.engine.frontend.request_bodies import HttpRefusal, RoutedBody
 from pdctl.engine.frontend.request_state import GenerationJob, Options, PromptInput
-from pdctl.engine.frontend.responses import HttpRefusal
 from pdctl.engine.frontend.tokenizer import Tokenizer
 from pdctl.engine.ipc.messages import Sampling
 from tests.engine.frontend import checkpoint

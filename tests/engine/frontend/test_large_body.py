@@ -24,8 +24,7 @@ from pdctl.engine.frontend.body_reader import (
     parse,
     read_large,
 )
-from pdctl.engine.frontend.request_bodies import ChatBody, CompletionBody, GenerateBody, RequestBody
-from pdctl.engine.frontend.responses import HttpRefusal
+from pdctl.engine.frontend.request_bodies import ChatBody, CompletionBody, GenerateBody, HttpRefusal, RequestBody
 from pdctl.json_members import has_more_commas
 from tests.cases import for_each
 

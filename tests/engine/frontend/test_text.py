@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import ByteFallback, Fuse, Replace, Sequence
 from tokenizers.models import BPE
 
-from pdctl.engine.frontend.responses import HttpRefusal
+from pdctl.engine.frontend.request_bodies import HttpRefusal
 from pdctl.engine.frontend.tokenizer import ChatTemplate, CheckpointTexts, Detokenizer, StopStrings, Tokenizer
 from pdctl.errors import PdctlError
 from pdctl.package_data import location
