@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.engines import vocabulary
+from pdctl.engines.base import Sign
 from pdctl.engines.prefix import SGLANG, split
-from pdctl.engines.sign import Sign
+from pdctl.engines.speech import speech
 from pdctl.log_lines import LogStream, escaped, rid_problem, traceback_text, word
 from pdctl.router import log
 from tests.cases import for_each
@@ -139,7 +139,7 @@ def test_what_was_lost_is_told_when_writing_works_again(tmp_path: Path) -> None:
     assert "WARNING 6 lines of this log could not be written since " in lines[2]
     assert lines[2].endswith(": No space left on device")
     assert lines[3:] == ["last", "and no more of it"]
-    said = vocabulary.speech().match(lines[2].encode())
+    said = speech().match(lines[2].encode())
     assert said is not None
     assert said.row.proves == (Sign.LINES_LOST,)
     assert (said.values["lost"], said.values["reason"]) == ("6", "No space left on device")

@@ -9,14 +9,13 @@ from pathlib import Path  # noqa: TC003 - Typer evaluates the annotations
 from typing import TYPE_CHECKING, Annotated
 
 from pdctl.cli import log_sources
-from pdctl.cli.log_sources import LogReading
+from pdctl.cli.log_sources import LogReading, Scanning, read_stats
 from pdctl.cli.parameters import argument, option
 from pdctl.errors import ExitCode
 from pdctl.logs.window import timezone
 from pdctl.render import diagnosis_view as render
 from pdctl.render import term
 from pdctl.render.term import to_file
-from pdctl.render.trace.scan_progress import Scanning, read_stats
 
 if TYPE_CHECKING:
     from pdctl.trace.diagnosis import Diagnosis

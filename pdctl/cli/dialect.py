@@ -7,12 +7,11 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from pdctl.cli.log_sources import read_speech
 from pdctl.cli.parameters import argument, option
-from pdctl.engines.adapters import adapter, adapters
 from pdctl.engines.identify import identify
-from pdctl.engines.speech import survey
+from pdctl.engines.speech import adapter, adapters, survey
 from pdctl.engines.versions import resolve
-from pdctl.engines.vocabulary import speech
 from pdctl.errors import ExitCode, UsageError
 from pdctl.render import dialect as render
 from pdctl.render import term
@@ -84,7 +83,7 @@ def show(
         raise UsageError(
             f"no speaker {speaker!r}", f"did you mean {near[0]}?" if near else f"one of {', '.join(NAMES)}"
         )
-    rows = [row for row in speech(dialects).rows if speaker is None or row.speaker == speaker]
+    rows = [row for row in read_speech(dialects).rows if speaker is None or row.speaker == speaker]
     release = None if version is None else resolve(version)
     if release is not None:
         rows = [row for row in rows if not _dated(row) or row.span.holds(release.known)]
@@ -121,7 +120,7 @@ def check(
     """
     from pdctl.logs.source import open_logs
 
-    spoken = speech(dialects)
+    spoken = read_speech(dialects)
     opened = open_logs(logs, stdin=sys.stdin.buffer)
     found = [
         render.CheckedLog(log.instance, log.files, identify(_lines(log), spoken), survey(_lines(log), spoken))

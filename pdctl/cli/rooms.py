@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import time
 from enum import Enum
+from fnmatch import fnmatchcase
 from pathlib import Path  # noqa: TC003 - Typer evaluates the annotations
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pdctl.cli import log_sources
-from pdctl.cli.log_sources import LogReading
+from pdctl.cli.log_sources import LogReading, Scanning, read_stats
 from pdctl.cli.parameters import argument, option
 from pdctl.errors import ExitCode, UsageError
 from pdctl.logs.window import timezone
 from pdctl.render import room_list as render
 from pdctl.render import term
 from pdctl.render.term import to_file, visible
-from pdctl.render.trace.scan_progress import Scanning, read_stats
-from pdctl.trace.room_choice import FIELDS, FILTERS, matcher
 from pdctl.units import flag_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pdctl.trace.room import RoomSummary
     from pdctl.trace.summaries import ListNotes
@@ -45,6 +44,8 @@ class RoomListForm(str, Enum):
     JSONL = "jsonl"
     TSV = "tsv"
 
+
+FILTERS = ("room", "prefill", "decode", "phase", "outcome", "cause")
 
 Paths = argument(metavar="[PATH]...", help="Logs, directories, globs or `-`; none: those of the run.")
 Filter = option(
@@ -111,6 +112,55 @@ def command(
     for line in notes.lines(listed=bool(known)):
         term.err().write(f"note: {visible(line, term.err())}")
     return ExitCode.OK if known else _explain_empty_list(notes)
+
+
+class Field(NamedTuple):
+    """text: what a filter compares; key: what rooms are sorted by, with unknown values first."""
+
+    text: Callable[[RoomSummary], str]
+    key: Callable[[RoomSummary], object]
+
+
+FIELDS: dict[str, Field] = {
+    "room": Field(lambda room: str(room.room), lambda room: room.room),
+    "started": Field(lambda room: str(room.first_seen or ""), lambda room: room.first_seen or 0.0),
+    "prefill": Field(lambda room: room.prefill or "", lambda room: room.prefill or ""),
+    "decode": Field(lambda room: room.decode or "", lambda room: room.decode or ""),
+    "phase": Field(
+        lambda room: room.phase_reached.value if room.phase_reached else "",
+        lambda room: room.phase_reached.order if room.phase_reached else -1,
+    ),
+    "duration": Field(
+        lambda room: str(room.seconds or ""), lambda room: -1.0 if room.seconds is None else room.seconds
+    ),
+    "outcome": Field(lambda room: room.outcome.value, lambda room: room.outcome.value),
+    "cause": Field(lambda room: room.code, lambda room: room.code),
+}
+
+
+def matcher(filters: Sequence[str], outcomes: Sequence[str], least: float | None) -> Callable[[RoomSummary], bool]:
+    """A predicate on summaries: all filters must hold, and one of the outcomes. UsageError for an unknown name."""
+    from pdctl.trace.room import RoomOutcome
+
+    known = [each.value for each in RoomOutcome]
+    for outcome in outcomes:
+        if outcome not in known:
+            raise UsageError(f"--outcome {outcome}: no room ends like that", f"one of {', '.join(known)}")
+    pairs = [_pair(each) for each in filters]
+
+    def keep(room: RoomSummary) -> bool:
+        long = least is None or (room.seconds is not None and room.seconds >= least)
+        ended = not outcomes or room.outcome.value in outcomes
+        return long and ended and all(fnmatchcase(FIELDS[key].text(room), value) for key, value in pairs)
+
+    return keep
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or key not in FILTERS:
+        raise UsageError(f"--filter {text}: no such field", f"write KEY=VALUE with one of {', '.join(FILTERS)}")
+    return key, value
 
 
 def _explain_empty_list(notes: ListNotes) -> ExitCode:

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
+from enum import Enum
 from pathlib import Path  # noqa: TC003 - Typer evaluates the annotations
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pdctl.cli import log_sources
 from pdctl.cli.exits import reraise
-from pdctl.cli.log_sources import LogReading
+from pdctl.cli.log_sources import LogReading, Scanning, read_stats
 from pdctl.cli.parameters import argument, option
+from pdctl.engines import numerals
 from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.logs.window import timezone
 from pdctl.render import term
 from pdctl.render.term import to_file, visible
-from pdctl.render.trace.room_forms import RoomForm, write
-from pdctl.render.trace.scan_progress import Scanning, read_stats
-from pdctl.trace.room_choice import WantedRoom, chosen, find
-from pdctl.units import flag_seconds
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Iterator, Sequence
 
     from pdctl.logs.library import Library
     from pdctl.logs.source import Log
     from pdctl.render.term import Term
     from pdctl.trace.room import Room
+    from pdctl.trace.tracer import Tracer
 
 
 HEX = 16  # hex digits of most rooms, as spans write them
@@ -39,6 +40,23 @@ CODES = {
     "incomplete": ExitCode.FINDINGS,
     "unknown": ExitCode.NOT_PROBED,
 }
+
+
+ROOM = re.compile(r"(0[xX])?[0-9a-fA-F]+")
+# Request ids as engines, routers and the OpenAI API make them: 32 hex digits, a UUID, `chatcmpl-…`, `gnt-…`.
+RID = re.compile(
+    r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+    r"|(?:chatcmpl|cmpl|gnt|resp|req|pdctl-canary)[-_][\w.-]{4,128}"
+)
+
+
+class RoomForm(str, Enum):
+    TEXT = "text"
+    JSON = "json"
+    JSONL = "jsonl"
+    MERMAID = "mermaid"
+    PERFETTO = "perfetto"
+    HTML = "html"
 
 
 class FollowedRoom(NamedTuple):
@@ -90,6 +108,8 @@ def command(
     zone = timezone(tz)
     shown = term.out() if follow and output is RoomForm.TEXT and output_file is None else None
     if follow:
+        from pdctl.units import flag_seconds  # imported late: only following has a time limit
+
         ended = _follow(wanted, sources, reading, flag_seconds("--timeout", timeout), shown)
         rooms, interrupted = [ended.room], ended.interrupted
     else:
@@ -105,6 +125,117 @@ def command(
     if not found:
         raise _not_found(rooms[0], wanted.typed)
     return exit_code(rooms)
+
+
+class WantedRoom(NamedTuple):
+    """Exactly one of the first four is given. typed: the room as the user typed it."""
+
+    room: int | None = None
+    rid: str | None = None
+    last_failed: bool = False
+    slowest: int | None = None
+    typed: str = ""
+
+    @property
+    def selection(self) -> bool:
+        """Whether it selects rooms by a property, so that there may be several."""
+        return self.slowest is not None
+
+    @property
+    def named(self) -> bool:
+        return self.room is not None or self.rid is not None
+
+
+def chosen(words: list[str], rid: str | None, last_failed: bool, slowest: int | None) -> tuple[WantedRoom, list[str]]:
+    """The wanted rooms, and the words that are paths: all of them if a flag selects the room.
+
+    Raise UsageError without a room, for a word that is no room, or for two flags.
+    """
+    given = {"--rid": rid is not None, "--last-failed": last_failed, "--slowest": slowest is not None}
+    flags = [flag for flag, stands in given.items() if stands]
+    if len(flags) > 1:
+        raise UsageError(f"{' and '.join(flags)} choose different rooms", "give one of them")
+    if flags:
+        return WantedRoom(None, rid, last_failed, slowest), words
+    if not words:
+        hint = "give its number, --rid, --last-failed or --slowest 5; `pdctl rooms` lists them"
+        raise UsageError("which room?", hint)
+    if RID.fullmatch(words[0]):
+        return WantedRoom(None, words[0]), words[1:]
+    return WantedRoom(number(words[0]), typed=words[0]), words[1:]
+
+
+def number(text: str) -> int:
+    """Parse a room as logs (decimal) or OTLP spans (hex) write it; digits alone are decimal. Else UsageError."""
+    if ROOM.fullmatch(text):
+        room = numerals.whole(text) if text.isdigit() else int(text, 16)
+        if room is not None and room <= numerals.LARGEST:
+            return room
+    hint = "write it as 2148025886387619708 or 0x1dcf43f1d9a31f3c; `pdctl rooms` lists them"
+    raise UsageError(f"`{text}` is not a room: a number below 2^64, decimal or hex", hint)
+
+
+def find(library: Library, wanted: WantedRoom) -> list[Room]:
+    """Trace the wanted rooms.
+
+    A room given by number comes back even if no line names it; otherwise raise NotFoundError if nothing matches.
+    """
+    from pdctl.trace.tracer import Tracer
+
+    tracer = Tracer(library)  # one for all of them: it reads what concerns every room once
+    return [tracer.trace(each) for each in _numbers(library, wanted, tracer)]
+
+
+def _numbers(library: Library, wanted: WantedRoom, tracer: Tracer) -> Sequence[int]:
+    if wanted.room is not None:
+        return [wanted.room]
+    from pdctl.trace import summaries
+
+    if wanted.rid is not None:
+        return [summaries.by_rid(library, wanted.rid)]
+    if wanted.slowest:
+        return summaries.slowest(library, wanted.slowest, tracer)
+    return [summaries.last_failed(library, tracer)]
+
+
+def write(
+    form: RoomForm, rooms: Sequence[Room], selection: bool, term: Term, zone: dt.tzinfo | None, told: bool = False
+) -> None:
+    """Write the rooms. selection: they were chosen by a property (`--slowest`), so JSON is a list even for one room.
+
+    told: the lines of the room were already shown.
+    """
+    if form is RoomForm.TEXT:
+        from pdctl.render.trace.room_text import show
+
+        for at, room in enumerate(rooms):
+            if at:
+                term.write(term.style(term.symbol("─", "-") * (term.width if term.tty else 72), "dim"))
+            show(room, term, zone, told)
+        return
+    term.write(_document(form, rooms, selection, term, zone))
+
+
+def _document(form: RoomForm, rooms: Sequence[Room], selection: bool, term: Term, zone: dt.tzinfo | None) -> str:
+    if form is RoomForm.HTML:
+        from pdctl.render.trace.html_page import to_html
+
+        return to_html(rooms, zone)
+    if form is RoomForm.PERFETTO:
+        from pdctl.render.trace.perfetto import to_perfetto
+
+        return to_perfetto(rooms)
+    if form is RoomForm.MERMAID:
+        from pdctl.render.trace.mermaid import ascii_mermaid, to_mermaid
+
+        return to_mermaid(rooms[0]) if term.unicode else ascii_mermaid(to_mermaid(rooms[0]))
+    from pdctl.render.trace import room_json
+
+    if form is RoomForm.JSONL:
+        text = room_json.to_jsonl(rooms)
+    else:
+        text = room_json.to_json_list(rooms) if selection else room_json.to_json(rooms[0])
+    return text if term.unicode else room_json.ascii_json(text)
 
 
 def _unnamed(room: Room, typed: str = "") -> str:

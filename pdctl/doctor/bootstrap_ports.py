@@ -10,7 +10,6 @@ change a bootstrap port in place, so the worker has to be removed and added agai
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import shlex
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl.doctor import server_info
 from pdctl.doctor.check import BootstrapPortRow
 from pdctl.engines import numerals
-from pdctl.engines.kinds import RELEASED_ROUTER, ROUTERS, router_kind
+from pdctl.engines.kinds import router_words
 from pdctl.fleet.address import PORTS, host_and_port
 from pdctl.fleet.bootstrap_probe import Claim
 from pdctl.name_lookup import is_localhost
@@ -318,25 +317,9 @@ def role(engine: ObservedEngine) -> str:
 
 
 def spell(router: ObservedRouter | None, prefills: Iterable[tuple[str, int | None]], decodes: Iterable[str]) -> str:
-    known = router_kind(router.kind) if router is not None else None
-    words = list((known or ROUTERS[RELEASED_ROUTER]).words)
-    if router is not None:
-        host, port = address(router.url)
-        words += ["--host", host] if _literal(host) else []  # these routers refuse a host name
-        words += ["--port", str(port)]
-    for url, bootstrap in prefills:
-        words += ["--prefill", url, *((str(bootstrap),) if bootstrap is not None else ())]
-    for url in decodes:
-        words += ["--decode", url]
-    return shlex.join(words)
-
-
-def _literal(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+    if router is None:
+        return shlex.join(router_words("", prefills, decodes))
+    return shlex.join(router_words(router.kind, prefills, decodes, *address(router.url)))
 
 
 def worker_body(url: str, role: str, bootstrap_port: int | None) -> str:

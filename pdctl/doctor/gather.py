@@ -14,8 +14,8 @@ from pdctl.doctor.bootstrap_ports import address, bootstrap_claims, fan_out, mac
 from pdctl.doctor.check import Depth, Facts
 from pdctl.doctor.live.logs import OFTEN, is_of_set_up
 from pdctl.doctor.request import Progress
+from pdctl.engines.base import Sign
 from pdctl.engines.sglang.faults import RunningRelease, hits
-from pdctl.engines.sign import Sign
 from pdctl.fleet import canary_probe, listeners
 from pdctl.fleet.address import bracketed
 from pdctl.fleet.canary_probe import Prompt, Side
@@ -213,7 +213,7 @@ def count_signatures(events: Iterable[Event]) -> tuple[SignatureLine, ...]:
     Left out are echoes, which name effects, lines caused by doctor's own canaries, and children that ended because
     their parent was ordered to stop.
     """
-    from pdctl.logs.starts_and_ends import is_ordered_end  # late: a static run reads no log
+    from pdctl.logs.log_sample import is_ordered_end  # late: a static run reads no log
 
     kept: dict[tuple[str, str, str], SignatureLine] = {}
     orders: dict[str, Event] = {}

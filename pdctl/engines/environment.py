@@ -12,7 +12,7 @@ import json
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines import history, numerals
+from pdctl.engines import numerals, versions
 from pdctl.engines.versions import V0_5_3, V0_5_5_POST1, Span, Version, spell
 from pdctl.suggestions import similar
 
@@ -38,7 +38,7 @@ class Variable(NamedTuple):
     @property
     def span(self) -> Span:
         """The SGLang releases whose code reads it; variables of libraries are not tied to a release of SGLang."""
-        own = history.spans("environment", self.name) if self.name.startswith("SGLANG_") else ()
+        own = versions.spans("environment", self.name) if self.name.startswith("SGLANG_") else ()
         return self.dated or (own[-1] if own else Span())
 
 
@@ -276,7 +276,7 @@ def _variable(name: str, value: str, version: Version) -> Iterator[Remark]:
     if row is not None:
         yield from _value(row, value)
         return
-    held = history.spans("environment", name) if name.startswith("SGLANG_") else ()
+    held = versions.spans("environment", name) if name.startswith("SGLANG_") else ()
     if any(span.holds(version) for span in held):
         return  # a setting of SGLang without a row here: its values are not checked
     if held:
@@ -296,7 +296,7 @@ def _similar_name(name: str, version: Version) -> str:
     family = name.partition("_")[0] + "_"
     names = [row.name for row in VARIABLES if row.name.startswith(family) and row.span.holds(version)]
     if family == "SGLANG_":
-        names += history.names("environment", version)
+        names += versions.names("environment", version)
     return next(iter(similar(name, names, cutoff=0.86)), "")
 
 

@@ -1,4 +1,4 @@
-"""Who wrote a log: speaker, role, releases, backend, level and ports, from its lines alone.
+"""Who wrote a log: speaker, role, releases, backend, level, ports and arguments, from its lines alone.
 
 Role detection: most engine rows are written by one role only (row.role), so one such line is enough. Version
 detection: every row, and a few details of some lines (Adapter.hints), holds for a span of the releases that were
@@ -9,21 +9,23 @@ Nothing is assumed: what no line shows is None.
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines import logged_arguments, numerals
-from pdctl.engines.adapters import adapter, adapters, hints
-from pdctl.engines.base import Level, Speaker
-from pdctl.engines.sign import Sign
+from pdctl.engines import numerals, versions
+from pdctl.engines.base import Level, Sign, Speaker
+from pdctl.engines.speech import adapter, adapters, hints
 from pdctl.engines.versions import V0_5_3, Span, Version, spell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pdctl.engines.speech import Said, Speech
+    from pdctl.engines.versions import Span
+
 
 DEBUG_FLAG = "--log-level debug"
 _LEVELS = tuple(Level)
@@ -157,13 +159,13 @@ class _Notes:
 
     def arguments(self, said: Said, why: str) -> None:
         text = said.values["args"]
-        self.facts.update(logged_arguments.read(text))
-        for mark in logged_arguments.marks(text):
+        self.facts.update(read_arguments(text))
+        for mark in version_marks(text):
             self._bound(mark.span, f"{why}: it has {mark.field}")
         self._mode(why)
 
     def command(self, said: Said, why: str) -> None:
-        self.facts.update(logged_arguments.words(said.values["args"]))
+        self.facts.update(read_command(said.values["args"]))
         self._mode(why)
 
     def _mode(self, why: str) -> None:
@@ -280,3 +282,76 @@ _READERS = {
     Sign.CLOCK: _Notes.clock,
     Sign.BACKEND: _Notes.named_backend,
 }
+
+
+# --- the arguments a process was started with, from the line in which it or its launcher logs them
+
+# The fields worth keeping, in the spelling of every release.
+WANTED = (
+    "model_path", "served_model_name", "host", "port", "tp_size", "pp_size", "dp_size", "attn_dp_size", "ep_size",
+    "attn_cp_size", "enable_dp_attention", "nnodes", "node_rank", "dist_init_addr", "page_size", "kv_cache_dtype",
+    "context_length", "chunked_prefill_size", "max_running_requests", "max_total_tokens", "mem_fraction_static",
+    "load_balance_method", "attention_backend", "speculative_algorithm", "speculative_num_draft_tokens",
+    "mamba_ssm_dtype",
+    "disable_radix_cache", "disable_overlap_schedule", "log_level", "log_requests", "log_requests_level",
+    "log_requests_format", "enable_metrics", "enable_request_time_stats_logging", "disaggregation_mode",
+    "disaggregation_transfer_backend", "disaggregation_bootstrap_port", "disaggregation_ib_device",
+    "disaggregation_decode_tp", "disaggregation_decode_dp", "disaggregation_prefill_pp", "num_reserved_decode_tokens",
+    "disaggregation_decode_extra_slots", "disaggregation_decode_allocation_policy",
+    "disaggregation_decode_polling_interval",
+)  # fmt: skip
+
+_VALUE = r"(?:'(?P<text>[^']*)'|(?P<bare>[^\s,)}\]]+))"
+_CALL = re.compile(r"\b(?P<name>" + "|".join(WANTED) + r")=" + _VALUE)  # ServerArgs(page_size=16, …)
+_DICT = re.compile(r"'(?P<name>" + "|".join(WANTED) + r")': " + _VALUE)  # {'page_size': 16, …}
+
+
+class Mark(NamedTuple):
+    """A field that the arguments of only some releases have, so its presence bounds the version."""
+
+    field: str
+    span: Span
+
+
+# Fields of ServerArgs that were added or removed, from the tables read from the wheels.
+MARKED = (
+    "oltp_traces_endpoint", "otlp_traces_endpoint", "log_requests_format", "nsa_prefill_cp_mode",
+    "disaggregation_decode_tp", "disaggregation_decode_enable_fake_auto", "tokenizer_backend", "attn_cp_size",
+    "optimistic_prefill_retries", "optimistic_prefill_attempts", "disaggregation_decode_extra_slots",
+    "disaggregation_decode_allocation_policy", "attn_dp_size", "disaggregation_enable_kv_checksum",
+    "enable_prefill_cp", "dcp_size", "enable_pd_role_switch", "enable_kv_cache_sharding",
+)  # fmt: skip
+
+
+def read_arguments(text: str) -> dict[str, str]:
+    """Field → value from either of SGLang's dumps, as written but unquoted (`None` and `True` stay words)."""
+    pattern = _DICT if "': " in text[:80] else _CALL
+    return {
+        found["name"]: found["text"] if found["text"] is not None else found["bare"] for found in pattern.finditer(text)
+    }
+
+
+def version_marks(text: str) -> Iterator[Mark]:
+    """The fields in a dump of the arguments that only some releases have."""
+    for name in MARKED:
+        if f"{name}=" in text or f"'{name}':" in text:
+            yield Mark(name, versions.span("records", "ServerArgs", name))
+
+
+def read_command(text: str) -> dict[str, str]:
+    """Field → value from a command line: `--tp-size 2`, `--page-size=16`; a flag without a value is "True"."""
+    try:
+        parts = shlex.split(text)
+    except ValueError:  # cut inside a quoted string
+        parts = text.split()
+    out: dict[str, str] = {}
+    for at, part in enumerate(parts):
+        if not part.startswith("--"):
+            continue
+        flag, assigned, value = part[2:].partition("=")
+        name = flag.replace("-", "_")
+        if name not in WANTED:
+            continue
+        following = parts[at + 1] if at + 1 < len(parts) else "--"
+        out[name] = value if assigned else "True" if following.startswith("--") else following
+    return out

@@ -5,7 +5,8 @@ Checked against sglang-router 0.3.2 and smg 1.13.0 as installed from their wheel
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ipaddress
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pdctl.program import served_command
@@ -165,6 +166,36 @@ PACKAGES = tuple(dict.fromkeys(one.package for one in _KINDS if one.package))
 def router_kind(name: str) -> RouterKind | None:
     """The router kind by either spelling of `router.kind`; None if pdctl does not know it."""
     return ROUTERS.get(dict(ROUTER_ALIASES).get(name, name))
+
+
+def router_words(
+    kind: str,
+    prefills: Iterable[tuple[str, int | str | None]],
+    decodes: Iterable[str],
+    host: str = "",
+    port: int | str = "",
+) -> list[str]:
+    """The command line of a router with these workers: each prefill's URL and bootstrap port, each decode's URL.
+
+    kind: by either spelling; of one that pdctl does not know, SGLang's own router stands in. host: left out if it is a
+    name, because these routers refuse one.
+    """
+    words = list((router_kind(kind) or ROUTERS[RELEASED_ROUTER]).words)
+    words += ["--host", host] if _is_address(host) else []
+    words += ["--port", str(port)] if port != "" else []
+    for url, bootstrap in prefills:
+        words += ["--prefill", url, *(() if bootstrap is None else (str(bootstrap),))]
+    for url in decodes:
+        words += ["--decode", url]
+    return words
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def router_answering(workers: Object, readiness: Object, summary: Object) -> str:

@@ -1,13 +1,63 @@
-"""Which releases of an engine the tables know, and which of them stands in for any other release."""
+"""Which releases of an engine the tables know, what each has, and which of them stands in for any other release.
+
+What was read from released wheels is one table per kind, each line an item with the releases that have it.
+`python -m tools.read_release VERSION` writes them (docs/new-release.md). Every release in a package's `releases.tsv`
+was read from the wheel named there, so `since` and `until` are exact among these releases; an item of the oldest may
+be older. A line: since, until (exclusive; empty: the newest has it), name, and columns of the kind.
+"""
 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
-from typing import NamedTuple
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines import tables
 from pdctl.errors import UsageError
+from pdctl.package_data import data
+
+if TYPE_CHECKING:
+    from pdctl.package_data import Data
+
+
+FOLDER = data("engines/releases")
+
+
+class Source(NamedTuple):
+    """One release that was read, and the wheel it was read from, as the package index names it."""
+
+    version: str
+    wheel: str
+    sha256: str
+
+
+class Item(NamedTuple):
+    """`since` inclusive and `until` exclusive, as written; `until` "": still in the newest release that was read."""
+
+    since: str
+    until: str
+    cells: tuple[str, ...]
+
+
+def lines(path: Data) -> list[list[str]]:
+    """The cells of each line except comments; [] if there is no such file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    return [line.split("\t") for line in text.split("\n") if line and not line.startswith("#")]
+
+
+@cache
+def sources(package: str = "sglang") -> tuple[Source, ...]:
+    """The releases of `package` that were read, oldest first."""
+    return tuple(Source(*cells[:3]) for cells in lines(FOLDER / package / "releases.tsv"))
+
+
+@cache
+def items(kind: str, package: str = "sglang") -> tuple[Item, ...]:
+    """One table; `kind` is `flags`, `environment`, `routes`, `metrics` or `records`."""
+    return tuple(Item(cells[0], cells[1], tuple(cells[2:])) for cells in lines(FOLDER / package / f"{kind}.tsv"))
+
 
 # Major, minor, micro, then the number of a post release: 0.5.10 < 0.5.10.post1 < 0.5.11.
 Version = tuple[int, ...]
@@ -33,7 +83,7 @@ def parse(text: str, package: str = "sglang") -> Version:
 
 def newest(package: str) -> str:
     """The newest release that was read, as written."""
-    return tables.sources(package)[-1].version
+    return sources(package)[-1].version
 
 
 def spell(version: Version) -> str:
@@ -43,7 +93,7 @@ def spell(version: Version) -> str:
 @lru_cache(maxsize=16)
 def released(package: str) -> tuple[Version, ...]:
     """The releases of a package whose sources were read, oldest first."""
-    return tuple(parse(source.version) for source in tables.sources(package))
+    return tuple(parse(source.version) for source in sources(package))
 
 
 # The releases whose sources were read, oldest first (engines/releases/sglang/releases.tsv).
@@ -130,13 +180,61 @@ def unread(version: Version, package: str = "sglang") -> str:
     return f"{package} {spell(version)} is {what}: the rules of {spell(nearest)} are used"
 
 
-def span_of(item: tables.Item) -> Span:
+def span_of(item: Item) -> Span:
     """The span of a table's line."""
     return Span(_written(item.since), _written(item.until) if item.until else None)
 
 
-_WRITTEN = {source.version: version for source, version in zip(tables.sources(), SGLANG, strict=True)}
+_WRITTEN = {source.version: version for source, version in zip(sources(), SGLANG, strict=True)}
 
 
 def _written(text: str) -> Version:
     return _WRITTEN.get(text) or parse(text)
+
+
+@cache
+def _index(kind: str, width: int, package: str) -> dict[tuple[str, ...], tuple[Span, ...]]:
+    found: dict[tuple[str, ...], list[Span]] = {}
+    for item in items(kind, package):
+        found.setdefault(item.cells[:width], []).append(span_of(item))
+    return {name: tuple(_joined(spans)) for name, spans in found.items()}
+
+
+def _joined(spans: list[Span]) -> list[Span]:
+    """The spans in order; those that touch or overlap are merged."""
+    out: list[Span] = []
+    for one in sorted(spans, key=lambda span: span.since):
+        last = out[-1] if out else None
+        if last is None or (last.until is not None and last.until < one.since):
+            out.append(one)
+        elif last.until is not None:
+            out[-1] = Span(last.since, None if one.until is None else max(last.until, one.until))
+    return out
+
+
+def spans(kind: str, *cells: str, package: str = "sglang") -> tuple[Span, ...]:
+    """The spans of the item that begins with these cells, oldest first; () if no release has it."""
+    return _index(kind, len(cells), package).get(cells, ())
+
+
+def span(kind: str, *cells: str) -> Span:
+    """The item's latest span. Raise KeyError if no release has it."""
+    found = spans(kind, *cells)
+    if not found:
+        raise KeyError(f"no release that was read has {' '.join(cells)} ({kind})")
+    return found[-1]
+
+
+def has(version: Version, kind: str, *cells: str) -> bool:
+    return any(one.holds(version) for one in spans(kind, *cells))
+
+
+def names(kind: str, version: Version, *cells: str, package: str = "sglang") -> tuple[str, ...]:
+    """The next cell, sorted, of every item of this release that begins with these cells."""
+    width = len(cells)
+    return tuple(
+        sorted({
+            name[width] for name, held in _index(kind, width + 1, package).items()
+            if name[:width] == cells and any(one.holds(version) for one in held)
+        })
+    )  # fmt: skip

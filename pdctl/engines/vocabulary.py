@@ -6,15 +6,12 @@ on a typing error.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl import user_files
 from pdctl.engines import pattern, versions
-from pdctl.engines.adapters import adapters, rows
-from pdctl.engines.base import Level, Row, Speaker
-from pdctl.engines.sign import Phase, Sign
-from pdctl.engines.speech import Speech
+from pdctl.engines.base import Level, Phase, Row, Sign, Speaker
+from pdctl.engines.speech import Speech, adapters, rows
 from pdctl.engines.versions import V0_5_3, Span, Version
 from pdctl.errors import UsageError
 from pdctl.suggestions import similar
@@ -32,12 +29,9 @@ ROLES = ("prefill", "decode", "router", "")
 LARGEST = 1 << 20  # bytes in one file
 
 
-@lru_cache(maxsize=4)
-def speech(extra: Path | None = None) -> Speech:
-    """The shipped rows, after those of the *.yaml files in `extra`. Raise UsageError naming a bad line."""
-    if extra is None:
-        return Speech(rows())
-    return Speech((*load(extra), *rows()))
+def extended_speech(directory: Path) -> Speech:
+    """The rows of the *.yaml files in `directory`, then the shipped ones. Raise UsageError naming a bad line."""
+    return Speech((*load(directory), *rows()))
 
 
 class Cell(NamedTuple):

@@ -9,7 +9,7 @@ from itertools import islice, product
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
-from pdctl.engines.sglang import bootstrap as rows
+from pdctl.engines.sglang import endpoints as rows
 from pdctl.fleet import address, http_client, peer_json, prober
 from pdctl.fleet.address import LAST_PORT, dial, join
 from pdctl.fleet.deadline import Deadline, map_within

@@ -10,8 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pdctl import thread_death
-from pdctl.engines.base import Level
-from pdctl.engines.sign import Sign
+from pdctl.engines.base import Level, Sign
 from pdctl.errors import ExitCode, limit_reached
 from pdctl.launch.log_tail import PROBE, STAMP, last_lines
 from pdctl.launch.readiness import stages
@@ -173,7 +172,7 @@ def _last_seconds(lines: Iterable[str], generation: int, ended: float) -> Iterat
 
 
 def _row(line: str) -> Row | None:
-    from pdctl.engines.vocabulary import speech  # imported late: a run that ends normally never needs it
+    from pdctl.engines.speech import speech  # imported late: a run that ends normally never needs it
 
     said = None if COMMAND.search(line) else speech().match(line.encode())
     return None if said is None else said.row

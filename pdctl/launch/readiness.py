@@ -6,8 +6,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from pdctl.engines.adapters import literal
-from pdctl.engines.sign import Sign
+from pdctl.engines.base import Sign
+from pdctl.engines.speech import literal
 from pdctl.errors import LimitError
 from pdctl.fleet import bootstrap_probe, canary_probe, http_client, router_probe
 from pdctl.fleet.canary_probe import Prompt, Side

@@ -6,20 +6,17 @@ import os
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines.adapters import speaks
+from pdctl.engines.base import Sign
 from pdctl.engines.prefix import cut, spell
-from pdctl.engines.sign import Sign
-from pdctl.engines.vocabulary import speech as shipped
+from pdctl.engines.speech import speaks
+from pdctl.engines.speech import speech as shipped
 from pdctl.logs import scan, window
 from pdctl.logs.blocks import LineNumbers
-from pdctl.logs.event import Place
-from pdctl.logs.event_reader import CachedSpeech, EventReader
-from pdctl.logs.line_repair import is_incomplete, rejoined_lists
-from pdctl.logs.log_sample import LogClocks, LogSample
+from pdctl.logs.event import CachedSpeech, EventReader, Place, RawLine, is_incomplete, rejoined_lists
+from pdctl.logs.log_sample import LogClocks, LogSample, StartsAndEnds
 from pdctl.logs.room_index import RoomIndex
-from pdctl.logs.scan import RawLine, find
+from pdctl.logs.scan import find
 from pdctl.logs.search import LogQuery, LogSearch
-from pdctl.logs.starts_and_ends import StartsAndEnds
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -31,11 +28,11 @@ if TYPE_CHECKING:
     from pdctl.logs.all_rooms import RoomSeen, ScannedPart
     from pdctl.logs.clock import Clock, Instant
     from pdctl.logs.event import Event
+    from pdctl.logs.log_sample import LogEnd
     from pdctl.logs.part import LogPart
     from pdctl.logs.scan import SearchTerm
     from pdctl.logs.search import SearchStats
     from pdctl.logs.source import Log
-    from pdctl.logs.starts_and_ends import LogEnd
 
 WHOLE = 16 << 20  # bytes of logs up to which a context is complete and every start is searched for
 HEAD_BYTES = 1 << 20  # bytes of a log's beginning that are checked for truncated lines

@@ -1,31 +1,39 @@
-"""What a few samples of a log tell, read once: who wrote it, how it writes rooms, which clock its stamps are on."""
+"""What a log's head, tail and a few samples tell: who wrote it, how it began and ended, and its clock."""
 
 from __future__ import annotations
 
 import datetime as dt
 import re
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pdctl.engines.adapters import adapter
+from pdctl.engines import phrases
+from pdctl.engines.base import Sign
 from pdctl.engines.identify import Identity, identify
 from pdctl.engines.prefix import cut, split, stamp_of
-from pdctl.engines.sglang import time_stats
-from pdctl.engines.sign import Sign
+from pdctl.engines.routers.sglang_router import LIST_BYTES as LIST
+from pdctl.engines.routers.sglang_router import opens_list
+from pdctl.engines.speech import adapter
 from pdctl.logs import window
-from pdctl.logs.clock import DAY, Clock, undated_since, zone_of_offset
-from pdctl.logs.line_repair import rejoined_lists
+from pdctl.logs.blocks import SIZE, Buffer, LazyPlace, LineNumbers
+from pdctl.logs.clock import DAY, Clock, LogTimes, infer_zones, offset_by_entries, undated_since, zone_of_offset
+from pdctl.logs.event import RawLine, rejoined_lists
 from pdctl.logs.part import modified
-from pdctl.logs.zones import LogTimes, infer_zones, offset_by_entries
+from pdctl.logs.scan import ByteSpan, SearchTerm, find, search
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from pdctl.engines.base import Row
     from pdctl.engines.prefix import Stamp
     from pdctl.engines.speech import Speech
+    from pdctl.logs.clock import ZoneFound
+    from pdctl.logs.event import Event, EventReader
+    from pdctl.logs.part import LogPart
     from pdctl.logs.source import Log
     from pdctl.logs.window import Numbers
-    from pdctl.logs.zones import ZoneFound
+
 
 SHORT_HEAD, SHORT_TAIL = 1 << 15, 1 << 13  # bytes
 LONG_HEAD = 1 << 16  # bytes of a head that contains a start, where a process says more about itself
@@ -94,7 +102,7 @@ class LogSample:
             return int(away.total_seconds())
         entries = []
         for line in (*self.head, *self.rest):
-            entry = time_stats.entry_of(line)
+            entry = phrases.entry_of(line)
             stamp = stamp_of(cut(line)) if entry is not None else None
             written = _UTC.read(stamp) if stamp is not None and stamp.year else None
             if entry is not None and written is not None:
@@ -214,3 +222,111 @@ class LogClocks:
 def _spelt(east: int) -> str:
     hours, minutes = divmod(abs(east) // 60, 60)
     return f"UTC{'-' if east < 0 else '+'}{hours:02}:{minutes:02}" if east else "UTC"
+
+
+START_BYTES, END_BYTES = 1 << 19, 1 << 14  # bytes at most in which start lines and last lines are searched for
+ENDINGS = 1 << 20  # bytes before the end in which crashes and orders to end are searched for
+_MARKS = frozenset({Sign.STARTED, Sign.ORDERED_TO_END, Sign.CRASHED})
+ORDERED = frozenset({"-15", "-2"})  # exit codes of a child that was told to end
+SOON = 30.0  # seconds after an order to end within which children end because of it
+_REPEATED = 250  # lines without a new kind of line after which the start is taken to be over
+
+
+class StartsAndEnds:
+    """rows: of the dialect. reader, lines: return the reader of a log and the line numbers of a part."""
+
+    def __init__(
+        self, rows: Iterable[Row], reader: Callable[[Log], EventReader], lines: Callable[[LogPart], LineNumbers]
+    ) -> None:
+        self._reader, self._lines = reader, lines
+        known = tuple(rows)
+        self._begin = sorted({row.literal for row in known if Sign.STARTED in row.proves})
+        self._mark = sorted({row.literal for row in known if not _MARKS.isdisjoint(row.proves)})
+
+    def starts(self, log: Log, throughout: bool) -> Iterator[Event]:
+        """Known lines from the beginning to the first traffic; `throughout`: and from each later start in the log."""
+        seen: set[tuple[str, int]] = set()
+        places = [(part, 0) for part in log.parts if part.size][:1]
+        if throughout:
+            places += [(raw.part, raw.place.offset) for raw in find(log, self._begin) if self._begins(log, raw)]
+        for part, offset in places:
+            lines = window.lines(part, offset, offset + START_BYTES, self._lines(part))
+            for event in self._until_traffic(log, lines if self._reader(log).of_engine else rejoined_lists(lines)):
+                place = (event.place.file, event.place.offset)
+                if place not in seen:
+                    seen.add(place)
+                    yield event
+
+    def end(self, log: Log) -> LogEnd:
+        raws = window.tail(log, END_BYTES, self._lines)
+        raws = [*self._before(raws[0]), *raws] if raws else []
+        reader = self._reader(log)
+        instants = (reader.instant(raw.line) for raw in raws)
+        # Not the last line's stamp: it may be one that the next process of a merged stream printed at its start.
+        last = max((instant.t for instant in instants if instant is not None), default=None)
+        return log_end((event for raw in raws for event in reader.known(raw)), last)
+
+    def _begins(self, log: Log, raw: RawLine) -> bool:
+        if opens_list(raw.line):
+            behind = window.lines(raw.part, raw.place.offset, raw.place.offset + LIST, self._lines(raw.part))
+            raw = next(rejoined_lists(behind), raw)
+        return any(event.proves(Sign.STARTED) for event in self._reader(log).known(raw))
+
+    def _until_traffic(self, log: Log, raws: Iterable[RawLine]) -> Iterator[Event]:
+        """Known lines as long as new kinds of them keep coming, because traffic repeats itself."""
+        reader = self._reader(log)
+        kinds: set[str] = set()
+        repeated = 0
+        for raw in raws:
+            repeated += 1
+            for event in reader.known(raw):
+                yield event
+                if event.row.id not in kinds:
+                    kinds.add(event.row.id)
+                    repeated = 0
+            if repeated >= _REPEATED:
+                return
+
+    def _before(self, tail: RawLine) -> Iterator[RawLine]:
+        """Lines in the MiB before the tail that start or end a process: failing health checks may follow a crash."""
+        part, behind = tail.part, tail.place.offset
+        first = window.line_start(part, max(0, part.size - ENDINGS)) if part.plain else behind
+        if first < behind:
+            terms = [SearchTerm(literal) for literal in self._mark]
+            for hit in search(ByteSpan(part, first, behind), terms, Buffer(SIZE)):
+                yield RawLine(LazyPlace(hit.offset, self._lines(part)), hit.text, part)
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """last: the latest stamp among its last lines. rows: the last known lines, those of the last start only.
+
+    clean: they contain an order to end, no crash before it; crashed: a crash comes first. Neither: the log just stops.
+    """
+
+    last: float | None
+    clean: bool
+    crashed: bool
+    rows: tuple[Event, ...]
+
+
+def log_end(events: Iterable[Event], last: float | None) -> LogEnd:
+    rows = _of_last_start(tuple(events))
+    first = next((event for event in rows if event.proves(Sign.ORDERED_TO_END, Sign.CRASHED)), None)
+    clean = first is not None and first.proves(Sign.ORDERED_TO_END)
+    return LogEnd(last, clean, first is not None and not clean, rows)
+
+
+def is_ordered_end(event: Event, order: Event | None) -> bool:
+    """Whether a crash line reports a child that ended because of the preceding order to its parent.
+
+    `kill -- -GROUP`, systemd and Slurm send SIGTERM to every process; SGLang then logs "crashed with exit code -15".
+    """
+    if order is None or (event.t is not None and order.t is not None and event.t > order.t + SOON):
+        return False
+    return event.proves(Sign.FOLLOWED_CHILD) or (event.proves(Sign.CHILD_ENDED) and event.values.get("code") in ORDERED)
+
+
+def _of_last_start(events: Sequence[Event]) -> tuple[Event, ...]:
+    starts = [at for at, event in enumerate(events) if event.proves(Sign.STARTED)]
+    return tuple(events[starts[-1] :] if starts else events)

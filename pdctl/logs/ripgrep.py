@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from pdctl.logs.part import LogPart
     from pdctl.logs.scan import SearchTerm
 
-LEAST, MOST = (
-    1 << 28,
-    1 << 32,
-)  # bytes of all parts together: below, not worth a process; above, no progress would be shown
 _FILES = 500  # paths on one command line
 _MATCHES = 100_000  # matches above which our own scan is better, because it stops at its limit
 _MEMORY = 1 << 28  # bytes of memory for rg: it holds a whole line, which may be as long as the file
@@ -44,10 +40,9 @@ class Wanted(NamedTuple):
 
 
 def able(parts: Sequence[LogPart]) -> bool:
-    """Whether rg is installed and worth using for these parts."""
-    total = sum(part.size for part in parts)
+    """Whether rg is installed and can search these parts."""
     named = all(part.plain and part.spool is None for part in parts)
-    return named and LEAST <= total <= MOST and len(parts) <= _FILES and program() is not None
+    return named and len(parts) <= _FILES and program() is not None
 
 
 @lru_cache(maxsize=1)

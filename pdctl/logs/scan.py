@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.errors import UsageError
 from pdctl.logs.blocks import LINE, SIZE, Buffer, LineNumbers, blocks, count_lines, count_newlines
-from pdctl.logs.event import Place
+from pdctl.logs.event import Place, RawLine
 from pdctl.logs.part import open_part
 
 if TYPE_CHECKING:
@@ -109,14 +109,6 @@ def words_before_room(pattern: str) -> bytes:
     found = _ROOM_GROUP.search(pattern) if "(?P<room>" in pattern else None
     text = found[1].replace("\\", "").encode()[-16:] if found else b""
     return text if sum(map(str.isalpha, text.decode())) >= _LETTERS else b""
-
-
-class RawLine(NamedTuple):
-    """A line as in the file, without its newline, cut to 64 KiB; place.offset is right all the same."""
-
-    place: Place
-    line: bytes
-    part: LogPart
 
 
 class LineHit(NamedTuple):

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.logs import log_cache, ripgrep, scan
+from pdctl.logs import log_cache, scan
 from pdctl.logs.scan import LineHit, ScanJob
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     Key = tuple[int, int]
 
 MOST_LINES = 100_000  # lines per part in an answer: a room has a few dozen
+# Bytes of all whole parts together for which rg is tried: below, not worth a process; above, no progress is shown.
+LEAST_FOR_RG, MOST_FOR_RG = 1 << 28, 1 << 32
 _GROWN = 1 << 22  # bytes by which a part may grow before its answer is cached again
 
 
@@ -165,6 +167,11 @@ class LogSearch:
     def _seen_by_rg(self, plans: Sequence[_Plan], found: dict[Key, list[LineHit]]) -> int:
         """Bytes of the whole parts that rg searched; 0 if it did not."""
         whole = [plan for plan in plans if plan.whole]
+        total = sum(plan.part.size for plan in whole)
+        if not LEAST_FOR_RG <= total <= MOST_FOR_RG:
+            return 0
+        from pdctl.logs import ripgrep  # imported late: most logs are too small for it
+
         if not ripgrep.able([plan.part for plan in whole]):
             return 0
         seen = ripgrep.hits([ripgrep.Wanted(plan.part, plan.terms) for plan in whole])
@@ -172,7 +179,7 @@ class LogSearch:
             return 0
         for plan in whole:
             found[_key(plan.part)] += seen[plan.part]
-        return sum(plan.part.size for plan in whole)
+        return total
 
     def _numbered(self, part: LogPart, hits: list[LineHit]) -> list[LineHit]:
         lines = self._numbers(part)

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl.engines.prefix import split
 from pdctl.errors import UsageError
 from pdctl.logs.blocks import LINE, SIZE, Buffer, LazyPlace, LineNumbers, blocks
+from pdctl.logs.event import RawLine
 from pdctl.logs.part import open_part
-from pdctl.logs.scan import RawLine
-from pdctl.units import flag_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,6 +75,8 @@ def moment(
     if clock is not None:
         return _on_the_day(flag, text, clock, zone, _known(last()), first)
     if text[:1] == "-" or re.fullmatch(r"[\d.]+[a-z][\da-z.]*", text):
+        from pdctl.units import flag_seconds  # imported late: most periods are absolute, or none
+
         return _known(last()) - flag_seconds(flag, text.removeprefix("-"))
     try:
         # Python 3.10 does not accept the Z of RFC 3339.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines import history
+from pdctl.engines import versions
 from pdctl.engines.kinds import RELEASED
 from pdctl.engines.versions import released, spell
 from pdctl.render.term import as_json, elided, prose, table
@@ -95,8 +95,8 @@ def items(kind: str, version: Version, package: str = RELEASED) -> list[Dated]:
     """The flags (`flags`) or environment variables (`env`) of a release, by name."""
     table, _, dashes = KINDS[kind]
     found = []
-    for name in history.names(table, version, package=package):
-        span = next(span for span in history.spans(table, name, package=package) if span.holds(version))
+    for name in versions.names(table, version, package=package):
+        span = next(span for span in versions.spans(table, name, package=package) if span.holds(version))
         found.append(Dated(dashes + name, span))
     return found
 

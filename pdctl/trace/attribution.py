@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
-from pdctl.engines.adapters import adapter
-from pdctl.engines.sign import Sign
+from pdctl.engines.base import Sign
+from pdctl.engines.speech import adapter
 from pdctl.trace.observed_deployment import HostPort, parse_address, sent_address
 from pdctl.trace.room_events import Conclusion, first_failure, is_answer, seconds_waited, shows_page_list, shows_request
 

@@ -8,11 +8,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from pdctl.engines import numerals, phrases
-from pdctl.engines.base import Level
+from pdctl.engines.base import Level, Phase, Sign
 from pdctl.engines.sglang.endpoints import FAKE_HOST
-from pdctl.engines.sign import Phase, Sign
 from pdctl.logs.event import Event
-from pdctl.logs.starts_and_ends import is_ordered_end
+from pdctl.logs.log_sample import is_ordered_end
 from pdctl.trace.observed_deployment import HostPort, parse_address
 from pdctl.trace.room_events import first_failure, is_answer, is_failure, shows_page_list
 
@@ -20,11 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from pdctl.trace.attribution import Attribution
-    from pdctl.trace.joins import JoinableRoom, Joined
-    from pdctl.trace.lost_lines import LostLines
+    from pdctl.trace.joins import CutAnswer, JoinableRoom, Joined
     from pdctl.trace.observed_deployment import ObservedDeployment, ObservedInstance, RouterWorkers
-    from pdctl.trace.request_counts import CutAnswer
-    from pdctl.trace.room_events import Conclusion, RoomEvents
+    from pdctl.trace.room_events import Conclusion, LostLines, RoomEvents
 
 T = TypeVar("T")
 NEAR = 2.0  # seconds: lines of one failure on one host, each second rounded down

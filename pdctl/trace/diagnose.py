@@ -10,7 +10,8 @@ from pdctl.catalogue.entry import Severity, fill
 from pdctl.engines.base import Level
 from pdctl.trace.case import missed_url
 from pdctl.trace.diagnosis import DeploymentFinding, Diagnosis, EffectLines, RoomTally, SourceKind, read_sources
-from pdctl.trace.lost_lines import lost_lines
+from pdctl.trace.joins import AnsweredRequests
+from pdctl.trace.joins import is_counted as counted
 from pdctl.trace.observed_deployment import SEPARATE, parse_address, router_command, sent_address
 from pdctl.trace.proven_deaths import (
     ProvenDeath,
@@ -21,10 +22,8 @@ from pdctl.trace.proven_deaths import (
     requests_running,
     shows_death,
 )
-from pdctl.trace.request_counts import AnsweredRequests
-from pdctl.trace.request_counts import is_counted as counted
 from pdctl.trace.room import BROKEN, MissingEvidence
-from pdctl.trace.room_events import left_on_purpose
+from pdctl.trace.room_events import left_on_purpose, lost_lines
 from pdctl.trace.summaries import room_summaries
 from pdctl.trace.tracer import WHOLE, Tracer
 from pdctl.trace.verdict import LOG_REQUESTS, TIME_STATS
@@ -37,9 +36,9 @@ if TYPE_CHECKING:
     from pdctl.logs.event import Event
     from pdctl.logs.library import Library
     from pdctl.trace.diagnosis import Death, LogSource
-    from pdctl.trace.lost_lines import LostLines
     from pdctl.trace.observed_deployment import ObservedDeployment, ObservedInstance, RouterWorkers
     from pdctl.trace.room import Room, RoomSummary
+    from pdctl.trace.room_events import LostLines
 
 TRACED, FEW = 200, 6  # broken rooms to trace: in small logs, and in large ones, where each costs a scan
 KEPT = 2000  # lines kept per row and instance: the first and the last ones

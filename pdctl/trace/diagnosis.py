@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from pdctl.engines.identify import Identity
     from pdctl.logs.library import Library
     from pdctl.logs.source import Log
-    from pdctl.trace.lost_lines import LostLines
     from pdctl.trace.observed_deployment import ObservedDeployment
     from pdctl.trace.room import Evidence, MissingEvidence
+    from pdctl.trace.room_events import LostLines
 
 
 CONTROL = frozenset(range(32)) - {9, 10, 12, 13, 27}

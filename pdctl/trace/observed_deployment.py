@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from pdctl.engines import numerals
-from pdctl.engines.adapters import adapter
-from pdctl.engines.routers.router_adapters import SGLANG_ROUTER
-from pdctl.engines.sign import Sign
+from pdctl.engines.base import Sign
+from pdctl.engines.speech import adapter
 from pdctl.name_lookup import is_localhost, is_loopback
 
 if TYPE_CHECKING:
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
     from pdctl.engines.identify import Identity, ListedPrefill
     from pdctl.logs.event import Event
     from pdctl.logs.library import Library
+    from pdctl.logs.log_sample import LogEnd
     from pdctl.logs.source import Log
-    from pdctl.logs.starts_and_ends import LogEnd
 
 RANKS = 4096  # more data parallel ranks than any deployment has
 GRACE = 30.0  # seconds a log must go on after a line for later silence to mean something
@@ -300,32 +299,30 @@ def router_command(deployment: ObservedDeployment) -> str:
     """A router command to paste, "" if not exactly one router's start line is known; unknown ports are placeholders."""
     if len(deployment.routers) != 1:
         return ""
+    from pdctl.engines.kinds import router_words  # imported late: few causes are mended by this command
+    from pdctl.program import portable
+
     router = deployment.routers[0]
-    parts = list(_words(deployment, router))
+    instance = deployment.instances.get(router.name)
+    known = adapter(instance.identity.speaker) if instance else None
+    prefills = []
     for upstream in router.prefills:
         owner = deployment.at_url(upstream.url)
         port = owner.bootstrap_port if owner else None
-        parts.append(f"--prefill {upstream.url} {port or f'{PLACEHOLDER}{upstream.url}>'}")
-    parts += [f"--decode {url}" for url in router.decodes] or ["--decode <URL of the decode>"]
-    return " ".join([*parts, *_rest(router)])
+        prefills.append((upstream.url, port or f"{PLACEHOLDER}{upstream.url}>"))
+    decodes = router.decodes or ("<URL of the decode>",)
+    values = router.start.values if router.start is not None else {}
+    words = router_words(
+        known.kind if known is not None else "", prefills, decodes, values.get("host", ""), values.get("port", "")
+    )
+    return " ".join([*portable(words), *_policies(router)])
 
 
-def _words(deployment: ObservedDeployment, router: RouterWorkers) -> tuple[str, ...]:
-    instance = deployment.instances.get(router.name)
-    known = adapter(instance.identity.speaker) if instance else None
-    return known.command if known is not None and known.command else SGLANG_ROUTER.command
-
-
-def _rest(router: RouterWorkers) -> list[str]:
-    """Flags for address and policies, as far as the start line shows them."""
-    if router.start is None:
-        return []
+def _policies(router: RouterWorkers) -> list[str]:
+    """The flags for its policies, as far as the start line shows them."""
     parts = []
-    values = router.start.values
-    if "host" in values and "port" in values:
-        parts.append(f"--host {values['host']} --port {values['port']}")
     for flag, field in (("--prefill-policy", "prefill_policy"), ("--decode-policy", "decode_policy")):
-        found = re.search(rf"{field}: Some\((\w+)", router.start.text)
+        found = re.search(rf"{field}: Some\((\w+)", router.start.text) if router.start is not None else None
         if found and found[1] in POLICIES:
             parts.append(f"{flag} {POLICIES[found[1]]}")
     return parts

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import fill
 from pdctl.engines import numerals
-from pdctl.engines.sign import Sign
+from pdctl.engines.base import Sign
 from pdctl.trace.case import (
     CRASH,
     MISMATCH,
@@ -22,7 +22,7 @@ from pdctl.trace.case import (
     what_it_shows,
 )
 from pdctl.trace.causes.dead_processes import fix_of_death, unknown_of_death
-from pdctl.trace.causes.mismatches import COMPARED
+from pdctl.trace.causes.pairing import COMPARED
 from pdctl.trace.diagnosis import Death
 from pdctl.trace.observed_deployment import mixed_logs
 from pdctl.trace.room import Evidence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pdctl.engines.sign import Phase
+    from pdctl.engines.base import Phase
 
 
 class RoomOutcome(str, Enum):

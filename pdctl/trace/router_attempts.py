@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
-from pdctl.engines.sign import Sign
+from pdctl.engines.base import Sign
 from pdctl.trace.room_events import GENERATES, counts_as_answer
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ from math import isfinite
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines.base import Level
-from pdctl.engines.sign import Sign
+from pdctl.engines.base import Level, Sign
 from pdctl.errors import NotFoundError
 from pdctl.logs.event import Event, Place
 from pdctl.trace.attribution import attribute
@@ -15,23 +14,21 @@ from pdctl.trace.case import Case
 from pdctl.trace.causes import bootstrap_lookups, client_requests
 from pdctl.trace.diagnosis import SourceKind, kind_of
 from pdctl.trace.joins import NO_ATTEMPT
-from pdctl.trace.lost_lines import lost_lines
 from pdctl.trace.observed_deployment import ObservedDeployment
 from pdctl.trace.proven_deaths import proven_deaths, shows_death
 from pdctl.trace.room import BROKEN, RoomOutcome, RoomSummary
-from pdctl.trace.room_events import RoomEvents, is_canary, left_on_purpose, rid_of, rooms_of
+from pdctl.trace.room_events import RoomEvents, is_canary, left_on_purpose, lost_lines, rid_of, rooms_of
 from pdctl.trace.tracer import WHOLE, Tracer
 from pdctl.trace.verdict import CLIENT_LEFT, LOG_REQUESTS, TIME_STATS, open_until, outcome, phase_reached
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pdctl.engines.base import Row
-    from pdctl.engines.sign import Phase
+    from pdctl.engines.base import Phase, Row
     from pdctl.logs import all_rooms
     from pdctl.logs.library import Library
-    from pdctl.trace.lost_lines import LostLines
     from pdctl.trace.room import Room
+    from pdctl.trace.room_events import LostLines
 
 TRACED = 200  # rooms traced in full if the logs are small; a few milliseconds each
 # The outcomes a list is read for come first.

@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.trace.attribution import Attribution, attribute
 from pdctl.trace.case import Case, SurroundingLines, warm_up
-from pdctl.trace.joins import NO_ATTEMPT, PATIENCE, Joins, joinable_rooms
-from pdctl.trace.lost_lines import lost_lines
+from pdctl.trace.joins import NO_ATTEMPT, Joins, RequestCounts, cut_answers, joinable_rooms
 from pdctl.trace.observed_deployment import SEPARATE, ObservedDeployment, mixed_logs, parse_address
-from pdctl.trace.request_counts import RequestCounts, cut_answers
 from pdctl.trace.room import Evidence, Lane, MissingEvidence, Room, RoomOutcome, RoomStep, WrongPrefill
-from pdctl.trace.room_events import gather_room_events, in_file_order, in_time_order, is_abort_notice, is_canary
+from pdctl.trace.room_events import (
+    PATIENCE,
+    gather_room_events,
+    in_file_order,
+    in_time_order,
+    is_abort_notice,
+    is_canary,
+    lost_lines,
+)
 from pdctl.trace.router_attempts import first_stamp, possible_attempts
 from pdctl.trace.timeline import RoomClock, at_router, durations, longest_gap, offsets
 from pdctl.trace.verdict import judge, missing_evidence, open_until, outcome, phase_reached, queues_behind, room_notes
@@ -22,10 +28,8 @@ if TYPE_CHECKING:
 
     from pdctl.logs.event import Event
     from pdctl.logs.library import Library
-    from pdctl.trace.joins import JoinableRoom
-    from pdctl.trace.lost_lines import LostLines
-    from pdctl.trace.request_counts import CutAnswer
-    from pdctl.trace.room_events import Conclusion, RoomEvents
+    from pdctl.trace.joins import CutAnswer, JoinableRoom
+    from pdctl.trace.room_events import Conclusion, LostLines, RoomEvents
     from pdctl.trace.verdict import Verdict
 
 WHOLE = 8 << 20  # bytes of logs up to which all of them is examined; above, only what lies around the room

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.catalogue.book import entry
-from pdctl.catalogue.entry import fill
 from pdctl.engines import numerals
-from pdctl.engines.adapters import adapter
-from pdctl.engines.base import Level
-from pdctl.engines.sign import Phase, Sign
+from pdctl.engines.base import Level, Phase, Sign
+from pdctl.engines.speech import adapter
 from pdctl.trace.case import NEAR
 from pdctl.trace.causes import (
     bootstrap_lookups,
     client_requests,
     dead_processes,
-    mismatches,
-    missing_legs,
+    pairing,
     stalled_transfers,
 )
 from pdctl.trace.causes.bootstrap_lookups import MOST_NAMED, destinations
-from pdctl.trace.joins import PATIENCE
 from pdctl.trace.observed_deployment import PLACEHOLDER, on_hosts_of_their_own
 from pdctl.trace.room import Cause, MissingEvidence, RoomOutcome
-from pdctl.trace.room_events import is_canary, step_reached
+from pdctl.trace.room_events import PATIENCE, is_canary, step_reached
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -41,7 +36,7 @@ ORDER: tuple[Callable[[Case], CauseFinding | None], ...] = (
     client_requests.zero,
     bootstrap_lookups.crossed,
     bootstrap_lookups.unreachable,
-    mismatches.mismatch_logged,
+    pairing.mismatch_logged,
     stalled_transfers.cause_logged,
     dead_processes.router_gone,
     dead_processes.decode_gone,
@@ -50,14 +45,14 @@ ORDER: tuple[Callable[[Case], CauseFinding | None], ...] = (
     bootstrap_lookups.misdirected,
     bootstrap_lookups.null_ports,
     dead_processes.crashed,
-    mismatches.attention_tp,
-    missing_legs.full,
-    missing_legs.leg_missing,
+    pairing.attention_tp,
+    pairing.full,
+    pairing.leg_missing,
     client_requests.shared,
     client_requests.client_left,
     stalled_transfers.slow,
     stalled_transfers.never_completed,
-    missing_legs.unannounced,
+    pairing.unannounced,
     dead_processes.first_request,
     client_requests.outlasted,
     client_requests.refused,
@@ -65,8 +60,18 @@ ORDER: tuple[Callable[[Case], CauseFinding | None], ...] = (
 # Those that follow from what a log does not say, so not from a log that lacks lines.
 FROM_SILENCE = frozenset(
     {
-        missing_legs.full, missing_legs.leg_missing, missing_legs.unannounced, stalled_transfers.hung,
+        pairing.full, pairing.leg_missing, pairing.unannounced, stalled_transfers.hung,
         stalled_transfers.never_completed,
+    }
+)  # fmt: skip
+# Those that leave a room without a complete answer, so not to be asked of one that has it.
+UNANSWERED = frozenset(
+    {
+        bootstrap_lookups.crossed, bootstrap_lookups.unreachable, bootstrap_lookups.misdirected,
+        bootstrap_lookups.null_ports, client_requests.zero, client_requests.client_left,
+        dead_processes.router_gone, dead_processes.decode_gone, dead_processes.prefill_gone, dead_processes.crashed,
+        dead_processes.first_request, pairing.mismatch_logged, pairing.attention_tp, pairing.full, pairing.leg_missing,
+        pairing.unannounced, stalled_transfers.hung, stalled_transfers.never_completed,
     }
 )  # fmt: skip
 # Causes that end a room even if no line about it says so: a process that had it died or crashed, or prefill and decode
@@ -94,10 +99,14 @@ class Verdict(NamedTuple):
 def judge(case: Case) -> Verdict:
     if case.warm_up:
         return Verdict(None, None, (), "")
-    checks = [check for check in ORDER if not (case.lost and check in FROM_SILENCE)]
+    senseless = (UNANSWERED if case.done is not None else frozenset()) | (FROM_SILENCE if case.lost else frozenset())
+    checks = [check for check in ORDER if check not in senseless]
     found = [finding for check in checks if (finding := check(case)) is not None]
     if not found:
         return Verdict(None, None, (), "")
+    from pdctl.catalogue.book import entry  # imported late: most rooms go well
+    from pdctl.catalogue.entry import fill
+
     first, *rest = found
     seen = {first.code}
     consequences = []

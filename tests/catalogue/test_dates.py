@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pdctl.catalogue import book
-from pdctl.engines import history
+from pdctl.engines import versions
 from pdctl.engines.sglang import behaviour
 from pdctl.engines.sglang.arguments import argument, choices
-from pdctl.engines.sglang.bootstrap import ANSWERS
+from pdctl.engines.sglang.endpoints import ANSWERS
 from pdctl.engines.sglang.faults import FAULTS, KnownFault
 from pdctl.engines.versions import SGLANG, Span, Version, spell
 from tests.cases import for_each
@@ -38,7 +38,7 @@ def counted(version: Version) -> bool:
 CHECKSUM, BACKEND = "disaggregation-enable-kv-checksum", "disaggregation-transfer-backend"
 DEADLINE, LONG = fault("deadline-before-completion"), fault("long-prompt-unwritten-pages")
 ABORT = fault("abort-kills-bootstrap-thread")
-(RUST,) = history.spans("environment", "SGLANG_RUST_SERVER")
+(RUST,) = versions.spans("environment", "SGLANG_RUST_SERVER")
 NAMED = [
     ("PD209", f'not fully registered yet" ({first(counted)} and later'),
     ("PD209", f"the count is in the answer from {first(counted)}"),

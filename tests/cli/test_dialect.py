@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.engines.adapters import ROWS
 from pdctl.engines.identify import identify
-from pdctl.engines.speech import survey
+from pdctl.engines.speech import ROWS, speech, survey
 from pdctl.engines.versions import NEWEST, parse, spell
-from pdctl.engines.vocabulary import speech
 from pdctl.render import dialect as render
 from pdctl.render.term import Term
 from tests.engines.recorded import LOGS, lines

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from pdctl.cli.log_sources import sources
-from pdctl.cli.trace_room import exit_code
+from pdctl.cli.trace_room import chosen, exit_code, number
 from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.render.term import to_file
 from pdctl.trace.room import RoomOutcome
-from pdctl.trace.room_choice import chosen, number
 from tests.cases import for_each
 from tests.render.trace import samples
 

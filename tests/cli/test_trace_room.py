@@ -13,10 +13,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from pdctl.cli.trace_room import RoomForm
 from pdctl.launch import preflight
 from pdctl.launch.run import State
 from pdctl.launch.run_opening import open_run
-from pdctl.render.trace.room_forms import RoomForm
 from tests.cli.verb import BROKEN, DATA, FAILED, FINE, Verb, shell
 from tests.launch.conftest import DEADLINE, QUICK, deploy
 from tests.render.trace.schema import SCHEMA

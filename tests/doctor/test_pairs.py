@@ -12,8 +12,7 @@ from pdctl.catalogue.entry import Severity
 from pdctl.doctor import check_run, server_info
 from pdctl.doctor.check import CheckStatus, Facts, Finding
 from pdctl.doctor.live.pair_agreement import ROWS
-from pdctl.engines.sglang import behaviour
-from pdctl.engines.sglang.agreement import Comparison
+from pdctl.engines.sglang.agreement import Comparison, breaks
 from pdctl.engines.versions import SGLANG, Version, spell
 from tests.cases import for_each
 from tests.doctor.fixtures import recorded as real
@@ -146,12 +145,12 @@ def test_mixed_versions_are_an_error_where_they_are_known_to_break(prefill: str,
 @for_each("release", SGLANG, ids=spell)
 def test_a_release_goes_with_itself(release: Version) -> None:
     for backend in ("nixl", "mooncake"):
-        assert behaviour.breaks(release, release, backend) is None
+        assert breaks(release, release, backend) is None
 
 
 def test_mooncake_frames_break_where_nixl_does_not() -> None:
-    assert behaviour.breaks((0, 5, 8), (0, 5, 3), "nixl") is None
-    assert behaviour.breaks((0, 5, 8), (0, 5, 3), "mooncake") is not None
+    assert breaks((0, 5, 8), (0, 5, 3), "nixl") is None
+    assert breaks((0, 5, 8), (0, 5, 3), "mooncake") is not None
 
 
 @pytest.mark.parametrize(

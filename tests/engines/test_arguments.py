@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.engines import history, tables
+from pdctl.engines import versions
 from pdctl.engines.routers import router_flags as routers
 from pdctl.engines.sglang.arguments import SPELLINGS, SUCCESSORS, argument, arguments, choices, gap
 from pdctl.engines.versions import SGLANG, Release, Version, parse, resolve, spell
@@ -165,8 +165,8 @@ def test_the_table_is_the_installed_routers_own(version: Version) -> None:
     line = next((line for line in done.stdout.splitlines() if line.startswith("FLAGS ")), "")
     assert line, done.stderr[-2000:]
     release, installed = json.loads(line.removeprefix("FLAGS "))
-    names = history.names("flags", parse(release), package="sglang-router")
-    if release == tables.sources("sglang-router")[-1].version:
+    names = versions.names("flags", parse(release), package="sglang-router")
+    if release == versions.sources("sglang-router")[-1].version:
         assert routers.arguments("sglang-router") == installed
     assert set(names) == set(installed)
 

@@ -9,10 +9,10 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING
 
-from pdctl.engines import tables
-from pdctl.engines.adapters import ROWS
+from pdctl.engines import versions
 from pdctl.engines.base import Speaker
 from pdctl.engines.sglang.logs import health, transfer_libraries
+from pdctl.engines.speech import ROWS
 from pdctl.engines.versions import SGLANG, spell
 from tests.cases import for_each
 from tools.read_release.rows import Templates, cost
@@ -63,10 +63,10 @@ VALUES = {
 
 @cache
 def templates() -> Templates:
-    places = {source.version: at for at, source in enumerate(tables.sources())}
+    places = {source.version: at for at, source in enumerate(versions.sources())}
 
     def each() -> Iterator[tuple[str, str, frozenset[int]]]:
-        for since, until, template, level, _ in tables.lines(path_of("sglang", "logs")):
+        for since, until, template, level, _ in versions.lines(path_of("sglang", "logs")):
             releases = range(places[since], places[until] if until else len(places))
             yield unescape(template), level, frozenset(releases)
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pdctl.engines.base import Level, Speaker
 from pdctl.engines.identify import Identity, ListedPrefill, identify
+from pdctl.engines.speech import speech
 from pdctl.engines.versions import (
     OLDEST,
     V0_5_4,
@@ -30,7 +31,6 @@ from pdctl.engines.versions import (
     Span,
     Version,
 )
-from pdctl.engines.vocabulary import speech
 from tests.cases import for_each
 from tests.engines.recorded import FILES, LOGS, lines
 

@@ -6,13 +6,11 @@ import re
 from collections import Counter
 
 from pdctl.catalogue import book
-from pdctl.engines.adapters import ROWS
 from pdctl.engines.base import Row, Speaker
 from pdctl.engines.pattern import weaknesses
 from pdctl.engines.prefix import split
-from pdctl.engines.speech import heads, lead
+from pdctl.engines.speech import ROWS, heads, lead, speech
 from pdctl.engines.versions import SGLANG
-from pdctl.engines.vocabulary import speech
 from tests.cases import for_each
 
 ROLES = {"prefill", "decode", "router", ""}

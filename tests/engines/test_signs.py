@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.engines.adapters import ROWS
-from pdctl.engines.base import Row
-from pdctl.engines.sign import Phase, Sign
-from pdctl.engines.speech import Speech
+from pdctl.engines.base import Phase, Row, Sign
+from pdctl.engines.speech import ROWS, Speech
 from tests.cases import for_each
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,7 +56,7 @@ def test_no_reader_of_logs_names_a_row(room: str) -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and node.value in IDS
     ]
-    assert found == [], "ask for a sign (pdctl/engines/sign.py), which the row proves"
+    assert found == [], "ask for a sign (pdctl/engines/base.py), which the row proves"
 
 
 @pytest.mark.parametrize("room", READERS)

@@ -8,11 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pdctl.engines.adapters import ROWS
-from pdctl.engines.base import Level, Row, Speaker
-from pdctl.engines.sign import Phase
-from pdctl.engines.speech import Said, Speech, heads, lead
-from pdctl.engines.vocabulary import speech
+from pdctl.engines.base import Level, Phase, Row, Speaker
+from pdctl.engines.speech import ROWS, Said, Speech, heads, lead, speech
 from tests.cases import for_each
 from tests.engines.recorded import FILES, lines
 

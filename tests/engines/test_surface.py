@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from pdctl.catalogue import book
-from pdctl.engines.sglang import agreement, bootstrap, endpoints, metrics
+from pdctl.engines.sglang import agreement, endpoints, metrics
 from pdctl.engines.versions import SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Version, spell
 from tests.cases import for_each
 
@@ -16,10 +16,10 @@ CODES = {entry.code for entry in book.ENTRIES}
 
 @for_each("version", SGLANG, ids=spell)
 def test_every_release_has_one_answer(version: Version) -> None:
-    assert len([row for row in bootstrap.QUERIES if row.span.holds(version)]) == 1
+    assert len([row for row in endpoints.QUERIES if row.span.holds(version)]) == 1
     for names in (
-        [key.name for key in bootstrap.shape_keys(version)],
-        [sent.name for sent in bootstrap.REGISTERED if sent.span.holds(version)],
+        [key.name for key in endpoints.shape_keys(version)],
+        [sent.name for sent in endpoints.REGISTERED if sent.span.holds(version)],
         [row.key for row in agreement.settings(version)],
         [row.name for row in metrics.METRICS if row.span.holds(version)],
         [row.name for row in endpoints.BODY if row.span.holds(version)],
@@ -31,8 +31,8 @@ def test_every_release_has_one_answer(version: Version) -> None:
 
 def test_every_row_holds_for_some_release() -> None:
     rows = (
-        *endpoints.ROUTES, *endpoints.BODY, *bootstrap.QUERIES, *bootstrap.SHAPE_KEYS, *bootstrap.REGISTERED,
-        *bootstrap.ANSWERS, *agreement.SETTINGS, *metrics.METRICS,
+        *endpoints.ROUTES, *endpoints.BODY, *endpoints.QUERIES, *endpoints.SHAPE_KEYS, *endpoints.REGISTERED,
+        *endpoints.ANSWERS, *agreement.SETTINGS, *metrics.METRICS,
     )  # fmt: skip
     for row in rows:
         assert any(row.span.holds(version) for version in SGLANG), row
@@ -59,16 +59,16 @@ def test_paths(purpose: str, version: Version | None, paths: tuple[str, ...]) ->
     ("version", "style", "first"), [(V0_5_8, "old", "engine_rank"), (V0_5_13, "new", "prefill_dp_rank")]
 )
 def test_bootstrap_words(version: Version, style: str, first: str) -> None:
-    query = bootstrap.query(version)
+    query = endpoints.query(version)
     assert (query.style, query.names[0]) == (style, first)
 
 
 def test_bootstrap_keys_only_grow() -> None:
     """Keys of the new style were added, never removed: an older decode refuses a newer prefill, not the reverse."""
-    known = [{key.name for key in bootstrap.shape_keys(version)} for version in (V0_5_13, V0_5_18, V0_5_23)]
+    known = [{key.name for key in endpoints.shape_keys(version)} for version in (V0_5_13, V0_5_18, V0_5_23)]
     assert known[0] < known[1] < known[2]
     assert "prefill_http_port" in known[1] - known[0]
-    assert {key.meaning for key in bootstrap.shape_keys(V0_5_3)} == {"attn_tp_size", "dp_size", "pp_size"}
+    assert {key.meaning for key in endpoints.shape_keys(V0_5_3)} == {"attn_tp_size", "dp_size", "pp_size"}
 
 
 def test_the_renamed_queue_has_one_meaning() -> None:

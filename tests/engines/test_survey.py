@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from pdctl.engines.speech import KEPT, survey
-from pdctl.engines.vocabulary import speech
+from pdctl.engines.speech import KEPT, speech, survey
 from tests.engines.recorded import FILES, lines
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 import pdctl
-from pdctl.engines.tables import sources
-from pdctl.engines.versions import NEWEST, SGLANG, Span, parse, resolve, spell
+from pdctl.engines.versions import NEWEST, SGLANG, Span, parse, resolve, sources, spell
 from pdctl.errors import UsageError
 from tests.cases import for_each
 

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pdctl.engines.base import Level, Speaker
-from pdctl.engines.sign import Phase, Sign
+from pdctl.engines.base import Level, Phase, Sign, Speaker
 from pdctl.engines.versions import NEWEST, Span, spell
-from pdctl.engines.vocabulary import load, speech
+from pdctl.engines.vocabulary import extended_speech, load
 from pdctl.errors import UsageError
 
 GOOD = r"""
@@ -71,10 +70,10 @@ def test_rows_are_read_and_used(directory: Path) -> None:
     assert (stuck.proves, stuck.reached) == ((Sign.PAGE_LIST_SENT, Sign.ABORT_TALK), Phase.PREALLOC)
     assert (alive.proves, alive.reached) == ((), None)
     assert (alive.span, alive.phase, alive.role) == (Span(), None, "")
-    said = speech(directory).match(b"[2026-11-21 02:00:00] fork: room 71 is stuck: no slot")
+    said = extended_speech(directory).match(b"[2026-11-21 02:00:00] fork: room 71 is stuck: no slot")
     assert said is not None
     assert dict(said.values) == {"room": "71", "reason": "no slot"}
-    shipped = speech(directory).match(b"[2026-11-21 02:00:00] room=5 is bootstrapped")
+    shipped = extended_speech(directory).match(b"[2026-11-21 02:00:00] room=5 is bootstrapped")
     assert shipped is not None
     assert shipped.row.id == "room-bootstrapped"
 
@@ -84,7 +83,7 @@ def test_a_user_s_row_wins_over_a_shipped_one(tmp_path: Path) -> None:
         literal="is bootstrapped", pattern=r"'room=(?P<room>\d+) is bootstrapped'", example="room=5 is bootstrapped"
     )
     (tmp_path / "mine.yaml").write_text("rows:\n" + mine)
-    said = speech(tmp_path).match(b"[2026-11-21 02:00:00] room=5 is bootstrapped")
+    said = extended_speech(tmp_path).match(b"[2026-11-21 02:00:00] room=5 is bootstrapped")
     assert said is not None
     assert said.row.id == "mine"
 

@@ -19,11 +19,9 @@ from pdctl.doctor.check import Depth, Facts, Report
 from pdctl.doctor.gather import gather
 from pdctl.doctor.request import Request
 from pdctl.engines import vocabulary
-from pdctl.engines.adapters import SHIPPED
 from pdctl.engines.identify import identify
 from pdctl.engines.prefix import split
-from pdctl.engines.speech import Speech
-from pdctl.engines.vocabulary import speech
+from pdctl.engines.speech import SHIPPED, Speech, speech
 from pdctl.errors import NotProbedError, PdctlError, TopologyError, UsageError
 from pdctl.fleet import (
     address,
@@ -95,7 +93,7 @@ def log(data: bytes) -> None:
 
 def logs(data: bytes) -> None:
     """The logs of a deployment: its rooms, and the story of two of them in every form."""
-    from pdctl.render.trace import room_forms  # late: half of pdctl, for one target
+    from pdctl.cli import trace_room  # late: half of pdctl, for one target
     from pdctl.trace.tracer import Tracer
 
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
@@ -108,9 +106,9 @@ def logs(data: bytes) -> None:
         for room in (*rooms[:1], *rooms[-1:], 7):
             told = tracer.trace(room)
             assert told.room == room
-            for form in room_forms.RoomForm:
+            for form in trace_room.RoomForm:
                 stream = io.StringIO()
-                room_forms.write(form, [told], False, Term(stream), UTC)
+                trace_room.write(form, [told], False, Term(stream), UTC)
                 stream.getvalue().encode()
 
 

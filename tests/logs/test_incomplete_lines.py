@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pdctl.logs.line_repair import is_incomplete
+from pdctl.logs.event import is_incomplete
 from tests.cases import for_each
 
 ROUTER = (

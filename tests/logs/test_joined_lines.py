@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.logs.line_repair import split_joined_lines
+from pdctl.logs.event import split_joined_lines
 from tests.cases import for_each
 
 HEAD = b"[2026-11-21 02:02:26.123 TP1] "

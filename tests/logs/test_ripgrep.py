@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pdctl.logs import ripgrep, scan
+from pdctl.logs import ripgrep, scan, search
 from pdctl.logs.blocks import LINE, LineNumbers
 from pdctl.logs.part import LogPart
 from pdctl.logs.room_index import RoomIndex
@@ -34,7 +34,7 @@ def asked(paths: list[Path]) -> tuple[list[tuple[str, int, int, bytes]], LogSear
 def both(monkeypatch: pytest.MonkeyPatch, paths: list[Path]) -> tuple[object, object]:
     plain, _ = asked(paths)
     with monkeypatch.context() as patched:
-        patched.setattr(ripgrep, "LEAST", 0)
+        patched.setattr(search, "LEAST_FOR_RG", 0)
         seen = []
         hits = ripgrep.hits
         patched.setattr(ripgrep, "hits", lambda wanted: seen.append(hits(wanted)) or seen[-1])
@@ -112,7 +112,7 @@ def test_an_rg_that_fails_or_lies_is_not_believed(tmp_path: Path, monkeypatch: p
     rg = tmp_path / "rg"
     rg.write_text(f"#!/bin/sh\n{script}\n")
     rg.chmod(0o755)
-    monkeypatch.setattr(ripgrep, "LEAST", 0)
+    monkeypatch.setattr(search, "LEAST_FOR_RG", 0)
     monkeypatch.setattr(ripgrep, "program", lambda: str(rg))
     assert asked([path])[0] == []
 
@@ -124,8 +124,15 @@ def test_rg_is_not_asked_about_little_or_about_what_it_cannot_read(
     path.write_bytes(b"room=%d\n" % ROOM)
     monkeypatch.setattr(ripgrep, "program", lambda: "/nowhere/rg")
     (log,) = open_logs([str(path)])
-    assert not ripgrep.able(log.parts)
-    monkeypatch.setattr(ripgrep, "LEAST", 0)
+    seen = []
+    with monkeypatch.context() as patched:
+        patched.setattr(ripgrep, "able", lambda parts: bool(seen.append(parts)))
+        assert asked([path])[0]
+        assert not seen
+        patched.setattr(search, "LEAST_FOR_RG", 0)
+        assert asked([path])[0]
+        assert seen
+    monkeypatch.setattr(search, "LEAST_FOR_RG", 0)
     assert ripgrep.able(log.parts)
     assert ripgrep.hits([ripgrep.Wanted(log.parts[0], scan.room_terms(ROOM))]) is None
     assert [text for *_, text in asked([path])[0]] == [b"room=%d" % ROOM]

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from pdctl.logs.zones import LogTimes, infer_zones, offset_by_entries
+from pdctl.logs.clock import LogTimes, infer_zones, offset_by_entries
 
 HOUR = 3600
 IDS = {b"7707449254856086911": 1000.0, b"5111113946003395278": 1010.0, b"6496630583363406345": 1025.0}

@@ -53,4 +53,4 @@ def test_log_rows_are_imported_by_engines_alone(nodes: list[tuple[str, ast.AST]]
         for file, node in nodes
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pdctl.engines.sglang.logs")
     ]
-    assert found == [], "ask a line for its signs (pdctl/engines/sign.py)"
+    assert found == [], "ask a line for its signs (pdctl/engines/base.py)"

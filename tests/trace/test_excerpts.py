@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pdctl.engines.sign import Phase
+from pdctl.engines.base import Phase
 from pdctl.logs.library import Library
 from pdctl.logs.source import open_logs
 from pdctl.trace.room import RoomOutcome
@@ -51,8 +51,8 @@ STARTING = (
     f"2026-11-21 04:40:01  INFO smg::server: src/server.rs:794: Starting router on 0.0.0.0:8000 | {MODE} | policy"
 )
 CUT = STARTING[: STARTING.index(", decode_urls")] + ", …"
-COMMAND = (
-    "python -m sglang_router.launch_router --pd-disaggregation "
+COMMAND = "python -m sglang_router.launch_router --pd-disaggregation "
+WORKERS = (
     "--prefill http://10.0.0.1:30000 <bootstrap port of http://10.0.0.1:30000> "
     "--prefill http://10.0.0.2:30000 <bootstrap port of http://10.0.0.2:30000> "
 )
@@ -87,6 +87,8 @@ def test_the_write_up(tmp_path: Path, router: str, second: list[str], undated: b
     assert room.cause is not None
     assert (room.cause.code, room.cause.slug) == ("PD201", "bootstrap-port-null")
     assert room.fix.startswith(COMMAND)
+    assert WORKERS in room.fix
+    assert ("--host 0.0.0.0 --port 8000" in room.fix) is (STARTING in router)
     shown = {(one.instance, one.text) for one in room.evidence}
     assert ("prefill1", GOT.partition("] ")[2]) in shown
     assert any(name == "prefill2" for name, _ in shown)

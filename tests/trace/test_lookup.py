@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pdctl.cli.trace_room import WantedRoom, find
 from pdctl.errors import NotFoundError
 from pdctl.trace import summaries
 from pdctl.trace.diagnose import diagnose
-from pdctl.trace.room_choice import WantedRoom, find
 from pdctl.trace.tracer import Tracer
 from tests.trace import pasted
 from tests.trace.engines import at, decode_timed_out, engine, got_info, received, rid, sending

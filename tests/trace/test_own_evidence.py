@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pdctl.engines.vocabulary import speech
+from pdctl.engines.speech import speech
 from pdctl.errors import NotFoundError
 from pdctl.trace import summaries
 from pdctl.trace.diagnose import diagnose

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl import engines
-from pdctl.engines.tables import lines
+from pdctl.engines.versions import lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -16,7 +16,7 @@ from pdctl.doctor import server_info
 from pdctl.doctor.check import Check, Skipped, Unknown, finding, names, shorten_lines
 from pdctl.doctor.server_info import HERE, Family, KvType, Widths, family, recurrent
 from pdctl.engines.sglang import behaviour
-from pdctl.engines.sglang.agreement import SETTINGS, Setting, common_page_size, setting
+from pdctl.engines.sglang.agreement import SETTINGS, Setting, breaks, common_page_size, setting
 from pdctl.engines.sglang.behaviour import KV_DTYPE_COMPARED_BY_WORD
 from pdctl.fleet import peer_json
 
@@ -351,7 +351,7 @@ def _graded(found: Finding, facts: Facts) -> Finding:
             if {prefill.version, decode.version} != set(said):
                 continue
             one, other = server_info.release(prefill), server_info.release(decode)
-            broken = behaviour.breaks(one, other, server_info.backend(decode)) if one and other else None
+            broken = breaks(one, other, server_info.backend(decode)) if one and other else None
             if broken is not None:
                 return replace(found, evidence=(*found.evidence, f"{broken}"))
     note = "no break between these two is known; a release between the ones pdctl knows may have one"

@@ -6,8 +6,7 @@ router of any kind, and what pdctl's own processes say of lines they could not w
 
 from __future__ import annotations
 
-from pdctl.engines.base import Level, Measure, Row, Speaker
-from pdctl.engines.sign import Phase, Sign
+from pdctl.engines.base import Level, Measure, Phase, Row, Sign, Speaker
 
 ENGINE = Speaker.PDCTL_ENGINE
 # SGLang's rows at DEBUG that this engine writes at INFO.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pdctl.engines.base import Level, Measure, Row, Speaker
-from pdctl.engines.sign import Phase, Sign
+from pdctl.engines.base import Level, Measure, Phase, Row, Sign, Speaker
 
 ROUTER = Speaker.PDCTL_ROUTER
 _WHERE = (

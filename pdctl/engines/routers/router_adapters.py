@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pdctl.engines.base import Adapter, Level, Row, Speaker
-from pdctl.engines.kinds import ROUTERS
+from pdctl.engines.base import Adapter, Level, Phase, Row, Sign, Speaker
 from pdctl.engines.routers import sglang_router
-from pdctl.engines.sign import Phase, Sign
 
 DEBUG = "--log-level debug"
 _CALL = '{method=POST path=/generate version=HTTP/1.1 module="smg" request_id="gnt-pQWSNl2HaYIGytJH7byDPaRf"}'
@@ -140,7 +138,7 @@ SMG = Adapter(
     Speaker.SMG,
     _SMG_ROWS,
     Speaker.SGLANG_ROUTER,
-    command=ROUTERS["smg"].words,
+    kind="smg",
     pairs_at_debug=True,
     writes_utc=True,
 )
@@ -148,10 +146,10 @@ SMG = Adapter(
 SGLANG_ROUTER = Adapter(
     Speaker.SGLANG_ROUTER,
     sglang_router.ROWS,
-    command=ROUTERS["sglang-router"].words,
+    kind="sglang-router",
     pairs_at_debug=True,
     reads_prefill=True,
     writes_utc=True,
 )
 # Written in Python, it also serves through uvicorn, so those lines are its own.
-MINI_LB = Adapter(Speaker.MINI_LB, _MINI_LB_ROWS, Speaker.SGLANG, command=ROUTERS["mini-lb"].words)
+MINI_LB = Adapter(Speaker.MINI_LB, _MINI_LB_ROWS, Speaker.SGLANG, kind="mini-lb")

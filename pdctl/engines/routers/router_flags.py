@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from pdctl.engines import tables
+from pdctl.engines import versions
 from pdctl.engines.kinds import ROUTERS
 from pdctl.suggestions import similar
 
@@ -24,7 +24,7 @@ PACKAGES = {one.name: one.package for one in ROUTERS.values() if one.package}
 def release(kind: str) -> str:
     """The release these flags come from, for messages."""
     package = PACKAGES.get(kind)
-    return f"{package} {tables.sources(package)[-1].version}" if package else "pdctl's router"
+    return f"{package} {versions.sources(package)[-1].version}" if package else "pdctl's router"
 
 
 @cache
@@ -43,8 +43,8 @@ def choices(name: str, kind: str) -> tuple[str, ...]:
     return tuple(words.split("|")) if words not in ("", "?") else ()
 
 
-def _newest(kind: str) -> list[tables.Item]:
-    return [item for item in tables.items("flags", PACKAGES[kind]) if not item.until]
+def _newest(kind: str) -> list[versions.Item]:
+    return [item for item in versions.items("flags", PACKAGES[kind]) if not item.until]
 
 
 def last_release_with(name: str, kind: str) -> str:
@@ -52,8 +52,8 @@ def last_release_with(name: str, kind: str) -> str:
     if kind not in PACKAGES or name in arguments(kind):
         return ""
     package = PACKAGES[kind]
-    gone = [item.until for item in tables.items("flags", package) if item.cells[0] == name]
-    read = [source.version for source in tables.sources(package)]
+    gone = [item.until for item in versions.items("flags", package) if item.cells[0] == name]
+    read = [source.version for source in versions.sources(package)]
     return read[max(map(read.index, gone)) - 1] if gone else ""
 
 
@@ -62,14 +62,14 @@ def ever(kind: str) -> frozenset[str]:
     """Every flag that any release of the router had."""
     if kind not in PACKAGES:
         return frozenset(arguments(kind))
-    return frozenset(item.cells[0] for item in tables.items("flags", PACKAGES[kind]))
+    return frozenset(item.cells[0] for item in versions.items("flags", PACKAGES[kind]))
 
 
 def any_choices(name: str, kind: str) -> tuple[str, ...]:
     """The values that any release allows; () if one of them accepts any value."""
     if kind not in PACKAGES:
         return ()
-    found = [item.cells[3] for item in tables.items("flags", PACKAGES[kind]) if item.cells[0] == name]
+    found = [item.cells[3] for item in versions.items("flags", PACKAGES[kind]) if item.cells[0] == name]
     return tuple(dict.fromkeys("|".join(found).split("|"))) if found and not {"", "?"} & set(found) else ()
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from pdctl.engines.base import Level, Row, Speaker
+from pdctl.engines.base import Level, Phase, Row, Sign, Speaker
 from pdctl.engines.prefix import cut
-from pdctl.engines.sign import Phase, Sign
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

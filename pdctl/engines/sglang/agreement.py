@@ -1,7 +1,8 @@
 """What a prefill and a decode of SGLang must agree on, what they may differ in, and how both are expressed.
 
 One table: the live checks read the /server_info keys, the static checks the flags, and docs/doctor.md prints it. How
-values are derived from several settings is defined where they are read.
+values are derived from several settings is defined where they are read. The releases that do not understand each other
+follow from the indices of ZMQ frames, and from bootstrap parameters and answers (engines/releases/sglang/records.tsv).
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from pdctl.engines import history
-from pdctl.engines.versions import V0_5_17, V0_5_20, Span, Version
+from pdctl.engines import versions
+from pdctl.engines.sglang.endpoints import shape_keys
+from pdctl.engines.versions import V0_5_3, V0_5_3_POST3, V0_5_8, V0_5_9, V0_5_10, V0_5_17, V0_5_20, Span, Version
 
 ENGINES_OWN = "left to the engine"
 USUAL_PAGE = 64  # the default of sglang 0.5.3 to 0.5.23 for FlashMLA and TRT-LLM MLA
@@ -47,7 +49,7 @@ class Setting(NamedTuple):
     @property
     def span(self) -> Span:
         """The releases whose /server_info has the key; every release for a derived setting."""
-        return OTHERS.get(self.key) or next(iter(history.spans("records", "ServerArgs", self.key)[-1:]), Span())
+        return OTHERS.get(self.key) or next(iter(versions.spans("records", "ServerArgs", self.key)[-1:]), Span())
 
 
 # Keys that the server adds to its arguments (srt/entrypoints/http_server.py, and the scheduler's state).
@@ -117,3 +119,54 @@ def setting(key: str) -> Setting:
 def settings(version: Version | None = None) -> tuple[Setting, ...]:
     """The settings that this release has (None: all)."""
     return tuple(one for one in SETTINGS if version is None or one.span.holds(version))
+
+
+class Break(NamedTuple):
+    prefill: Span
+    decode: Span
+    backends: tuple[str, ...]  # (): any backend
+    what: str
+
+
+ASKED_OLD, ASKED_NEW = Span(V0_5_3, V0_5_10), Span(V0_5_10)
+MOONCAKE = ("mooncake", "mooncake_tcp")
+
+BREAKS: tuple[Break, ...] = (
+    Break(ASKED_NEW, ASKED_OLD, (), "the decode asks /route with engine_rank and target_dp_group, the prefill's server "
+          "answers 400 Missing inputs"),
+    Break(ASKED_OLD, ASKED_NEW, (), "the decode asks /route with prefill_dp_rank and target_tp_rank, the prefill's "
+          "server answers 400 Missing inputs"),
+    Break(Span(V0_5_3, V0_5_8), Span(V0_5_8, V0_5_10), (), "the prefill's topology answer has no prefill_page_size, "
+          "which the decode reads"),
+    Break(Span(V0_5_3, V0_5_3_POST3), Span(V0_5_3_POST3), MOONCAKE, "the registration frames differ: the prefill reads "
+          "the decode's state pointers as its rank"),
+    Break(Span(V0_5_3_POST3, V0_5_10), Span(V0_5_3, V0_5_3_POST3), MOONCAKE, "the registration frames differ: the "
+          "prefill reads the decode's rank as state pointers"),
+    Break(Span(V0_5_3, V0_5_9), Span(V0_5_9, V0_5_10), ("nixl",), "the registration frames differ: the prefill reads "
+          "the decode's state pointers as its GPU"),
+    Break(Span(V0_5_9, V0_5_10), Span(V0_5_3, V0_5_9), ("nixl",), "the registration frames differ: the prefill reads "
+          "the decode's GPU as state pointers"),
+    Break(Span(V0_5_10, V0_5_17), Span(V0_5_17), MOONCAKE, "the registration frames differ: the prefill reads "
+          "layer ids as its staging buffer's address"),
+)  # fmt: skip
+
+
+def _refused_keys(prefill: Version, decode: Version) -> list[str]:
+    """Keys that the prefill's server always writes into its topology answer but the decode's record does not have."""
+    if not ASKED_NEW.holds(prefill) or not ASKED_NEW.holds(decode):
+        return []
+    known = {key.name for key in shape_keys(decode)}
+    return [key.name for key in shape_keys(prefill) if key.always and key.name not in known]
+
+
+def breaks(prefill: Version, decode: Version, backend: str) -> str | None:
+    """What goes wrong between two releases, or None if nothing is known to."""
+    for row in BREAKS:
+        fits = row.prefill.holds(prefill) and row.decode.holds(decode)
+        if fits and (not row.backends or backend in row.backends):
+            return row.what
+    refused = _refused_keys(prefill, decode)
+    if refused:
+        what = "the prefill's topology answer has keys the decode refuses"
+        return f"{what} (unexpected keyword argument {refused[0]})"
+    return None

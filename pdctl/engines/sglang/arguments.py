@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines import tables
+from pdctl.engines import versions
 from pdctl.engines.versions import (
     SGLANG,
     V0_5_3,
@@ -159,7 +159,7 @@ SUCCESSORS: dict[str, str] = {
 def arguments() -> dict[str, tuple[Argument, ...]]:
     """By name without dashes; several if a flag was missing from some releases, or the values it takes changed."""
     spans: dict[str, list[Argument]] = {}
-    for item in tables.items("flags"):
+    for item in versions.items("flags"):
         name, takes = item.cells[0], item.cells[1]
         spans.setdefault(name, []).append(Argument(name, takes, span_of(item)))
     return {name: tuple(_joined(sorted(found, key=lambda one: one.span.since))) for name, found in spans.items()}
@@ -180,7 +180,7 @@ def _joined(found: list[Argument]) -> list[Argument]:
 @cache
 def _choices() -> dict[str, tuple[tuple[Span, tuple[str, ...]], ...]]:
     found: dict[str, tuple[tuple[Span, tuple[str, ...]], ...]] = {}
-    for item in tables.items("flags"):
+    for item in versions.items("flags"):
         name, allowed = item.cells[0], item.cells[3]
         if allowed and allowed != "?":  # "?": the values are collected when the server starts
             found[name] = (*found.get(name, ()), (span_of(item), tuple(allowed.split("|"))))

@@ -1,4 +1,4 @@
-"""Behaviour of SGLang that no flag, route or field shows, release by release, and releases that are incompatible.
+"""Behaviour of SGLang that no flag, route or field shows, release by release.
 
 From the sources: bootstrap parameters and answers, and the indices of ZMQ frames, of every release from 0.5.3 to
 0.5.23 (engines/releases/sglang/records.tsv). The meaning of a value may change without a field being added or removed.
@@ -6,13 +6,9 @@ From the sources: bootstrap parameters and answers, and the indices of ZMQ frame
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
-from pdctl.engines.sglang.bootstrap import shape_keys
 from pdctl.engines.versions import (
     V0_5_3,
     V0_5_3_POST2,
-    V0_5_3_POST3,
     V0_5_6_POST1,
     V0_5_8,
     V0_5_9,
@@ -26,9 +22,6 @@ from pdctl.engines.versions import (
     V0_5_23,
     Span,
 )
-
-if TYPE_CHECKING:
-    from pdctl.engines.versions import Version
 
 # Pairing.
 PAGE_SIZES_COMPARED = Span(V0_5_8)  # before, a decode with a different page size gets pages in the wrong place
@@ -51,54 +44,3 @@ NIXL_READS_IB_DEVICE = Span(V0_5_23)  # unless UCX_NET_DEVICES is set
 ROOM_ZERO_IS_UNWRITTEN = Span(V0_5_9)  # a decode takes the 0 for "nothing written yet"
 # Flags with values that some releases accept and others do not.
 MOE_DENSE_TP_MAY_BE_TP = Span(V0_5_13)
-
-
-class Break(NamedTuple):
-    prefill: Span
-    decode: Span
-    backends: tuple[str, ...]  # (): any backend
-    what: str
-
-
-ASKED_OLD, ASKED_NEW = Span(V0_5_3, V0_5_10), Span(V0_5_10)
-MOONCAKE = ("mooncake", "mooncake_tcp")
-
-BREAKS: tuple[Break, ...] = (
-    Break(ASKED_NEW, ASKED_OLD, (), "the decode asks /route with engine_rank and target_dp_group, the prefill's server "
-          "answers 400 Missing inputs"),
-    Break(ASKED_OLD, ASKED_NEW, (), "the decode asks /route with prefill_dp_rank and target_tp_rank, the prefill's "
-          "server answers 400 Missing inputs"),
-    Break(Span(V0_5_3, V0_5_8), Span(V0_5_8, V0_5_10), (), "the prefill's topology answer has no prefill_page_size, "
-          "which the decode reads"),
-    Break(Span(V0_5_3, V0_5_3_POST3), Span(V0_5_3_POST3), MOONCAKE, "the registration frames differ: the prefill reads "
-          "the decode's state pointers as its rank"),
-    Break(Span(V0_5_3_POST3, V0_5_10), Span(V0_5_3, V0_5_3_POST3), MOONCAKE, "the registration frames differ: the "
-          "prefill reads the decode's rank as state pointers"),
-    Break(Span(V0_5_3, V0_5_9), Span(V0_5_9, V0_5_10), ("nixl",), "the registration frames differ: the prefill reads "
-          "the decode's state pointers as its GPU"),
-    Break(Span(V0_5_9, V0_5_10), Span(V0_5_3, V0_5_9), ("nixl",), "the registration frames differ: the prefill reads "
-          "the decode's GPU as state pointers"),
-    Break(Span(V0_5_10, V0_5_17), Span(V0_5_17), MOONCAKE, "the registration frames differ: the prefill reads "
-          "layer ids as its staging buffer's address"),
-)  # fmt: skip
-
-
-def _refused_keys(prefill: Version, decode: Version) -> list[str]:
-    """Keys that the prefill's server always writes into its topology answer but the decode's record does not have."""
-    if not ASKED_NEW.holds(prefill) or not ASKED_NEW.holds(decode):
-        return []
-    known = {key.name for key in shape_keys(decode)}
-    return [key.name for key in shape_keys(prefill) if key.always and key.name not in known]
-
-
-def breaks(prefill: Version, decode: Version, backend: str) -> str | None:
-    """What goes wrong between two releases, or None if nothing is known to."""
-    for row in BREAKS:
-        fits = row.prefill.holds(prefill) and row.decode.holds(decode)
-        if fits and (not row.backends or backend in row.backends):
-            return row.what
-    refused = _refused_keys(prefill, decode)
-    if refused:
-        what = "the prefill's topology answer has keys the decode refuses"
-        return f"{what} (unexpected keyword argument {refused[0]})"
-    return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pdctl.engines import history
+from pdctl.engines import versions
 from pdctl.engines.versions import Span, Version
 
 GAUGE, COUNTER, HISTOGRAM = "gauge", "counter", "histogram"
@@ -26,7 +26,7 @@ class Metric(NamedTuple):
     def span(self) -> Span:
         """The releases that export it. The routers' metrics are not dated, because their binaries do not list names."""
         named = self.name.startswith("sglang:")
-        return history.span("metrics", self.name, self.type) if named else Span()
+        return versions.span("metrics", self.name, self.type) if named else Span()
 
 
 METRICS: tuple[Metric, ...] = (

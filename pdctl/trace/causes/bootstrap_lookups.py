@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals, phrases
-from pdctl.engines.sign import Sign
+from pdctl.engines.base import Sign
 from pdctl.trace.case import Case, CauseFinding, Proof
 from pdctl.trace.observed_deployment import HostPort, on_hosts_of_their_own, parse_address, router_command, sent_address
 from pdctl.trace.room_events import Conclusion, seconds_waited, shows_page_list

@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals, phrases
+from pdctl.engines.base import Phase, Sign
 from pdctl.engines.sglang import behaviour
-from pdctl.engines.sign import Phase, Sign
 from pdctl.trace.case import NEAR, Case, CauseFinding, Proof
 from pdctl.trace.causes.dead_processes import router_gone
 from pdctl.trace.observed_deployment import sent_address

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.engines import phrases
-from pdctl.engines.sign import Phase, Sign
+from pdctl.engines.base import Phase, Sign
 from pdctl.trace.case import NEAR, Case, CauseFinding, Proof, death_of, what_it_shows
-from pdctl.trace.causes.mismatches import described
+from pdctl.trace.causes.pairing import described
 from pdctl.trace.room import MissingEvidence
 from pdctl.trace.room_events import is_failure
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import phrases
-from pdctl.engines.sign import Phase, Sign
+from pdctl.engines.base import Phase, Sign
 from pdctl.trace.case import MISSES, NEAR, Case, CauseFinding, Proof, misses
 from pdctl.trace.room_events import seconds_waited
 from pdctl.trace.timeline import transfer_measured

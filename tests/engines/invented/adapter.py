@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pdctl.engines.base import Adapter, Level, Row, Speaker
-from pdctl.engines.sign import Phase, Sign
+from pdctl.engines.base import Adapter, Level, Phase, Row, Sign, Speaker
 from pdctl.engines.surface import Surface
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import io
 import re
 from dataclasses import replace
 
-from pdctl.engines.sign import Phase
+from pdctl.engines.base import Phase
 from pdctl.render.term import Term
 from pdctl.trace.room import (
     Cause,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.render.trace.room_forms import RoomForm, write
+from pdctl.cli.trace_room import RoomForm, write
 from pdctl.trace.room import Room
 from tests.render.trace import samples
 

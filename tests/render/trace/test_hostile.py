@@ -9,10 +9,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from pdctl.engines.sign import Phase
+from pdctl.cli.trace_room import RoomForm, write
+from pdctl.engines.base import Phase
 from pdctl.render.term import cells, fitted, padded, visible
 from pdctl.render.trace.mermaid import escaped
-from pdctl.render.trace.room_forms import RoomForm, write
 from pdctl.trace.room import Cause, Lane, MissingEvidence, Room
 from tests.render.trace import samples
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.engines.sign import Phase
+from pdctl.cli.log_sources import Scanning
+from pdctl.engines.base import Phase
 from pdctl.render.trace import wording
 from pdctl.render.trace.html_page import GAP_SHARE, Axis
 from pdctl.render.trace.perfetto import to_perfetto
-from pdctl.render.trace.scan_progress import Scanning
 from pdctl.render.trace.steps import Lanes, collapsed, gap_row, lanes, named
 from pdctl.render.trace.wording import Places
 from pdctl.trace.room import LongestGap

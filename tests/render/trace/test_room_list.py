@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from pdctl.engines.sign import Phase
+from pdctl.cli.rooms import FIELDS, matcher
+from pdctl.engines.base import Phase
 from pdctl.errors import UsageError
 from pdctl.render import room_list
 from pdctl.trace.room import RoomOutcome, RoomSummary
-from pdctl.trace.room_choice import FIELDS, matcher
 from tests.render.trace import samples
 
 FOUND = (

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pdctl.engines.base import Level, Row, Speaker
-from pdctl.engines.sign import Sign
+from pdctl.engines.base import Level, Row, Sign, Speaker
 from pdctl.engines.versions import V0_5_3, V0_5_4, V0_5_5_POST2, V0_5_10, V0_5_11, V0_5_12, V0_5_17, V0_5_23, Span
 
 DEBUG = "--log-level debug"

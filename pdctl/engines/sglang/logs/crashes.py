@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pdctl.engines.base import Level, Row, Speaker
-from pdctl.engines.sign import Phase, Sign
+from pdctl.engines.base import Level, Phase, Row, Sign, Speaker
 from pdctl.engines.versions import V0_5_3_POST3, V0_5_4, V0_5_8, V0_5_10, V0_5_18, V0_5_21, V0_5_23, Span
 
 ROWS = (

@@ -5,8 +5,7 @@ The NIXL backend writes the handshake at DEBUG; mooncake writes none of it in an
 
 from __future__ import annotations
 
-from pdctl.engines.base import Level, Row, Speaker
-from pdctl.engines.sign import Phase, Sign
+from pdctl.engines.base import Level, Phase, Row, Sign, Speaker
 from pdctl.engines.versions import V0_5_3, V0_5_6, V0_5_10, V0_5_11, V0_5_13, V0_5_19, V0_5_22, V0_5_23, Span
 
 DEBUG = "--log-level debug"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pdctl.engines.base import Level, Row, Speaker
-from pdctl.engines.sign import Sign
+from pdctl.engines.base import Level, Row, Sign, Speaker
 from pdctl.engines.versions import V0_5_3, V0_5_10, V0_5_13, V0_5_14, V0_5_16, V0_5_23, Span
 
 _SILENCE = (

@@ -6,8 +6,7 @@ of the file they are in: only a prefill has senders, only a decode has receivers
 
 from __future__ import annotations
 
-from pdctl.engines.base import Level, Row, Speaker
-from pdctl.engines.sign import Phase, Sign
+from pdctl.engines.base import Level, Phase, Row, Sign, Speaker
 from pdctl.engines.versions import V0_5_3, V0_5_3_POST3, V0_5_7, V0_5_10, V0_5_12, V0_5_21, V0_5_22, Span
 
 LOG_REQUESTS = "--log-requests"

@@ -6,8 +6,7 @@ The periodic lines are `key: value` pairs without a room, whose keys differ by r
 
 from __future__ import annotations
 
-from pdctl.engines.base import Level, Row, Speaker
-from pdctl.engines.sign import Phase, Sign
+from pdctl.engines.base import Level, Phase, Row, Sign, Speaker
 from pdctl.engines.versions import (
     V0_5_3,
     V0_5_9,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pdctl.engines.base import Level, Row, Speaker
-from pdctl.engines.sign import Phase, Sign
+from pdctl.engines.base import Level, Phase, Row, Sign, Speaker
 from pdctl.engines.versions import (
     V0_5_3,
     V0_5_5_POST1,

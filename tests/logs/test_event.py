@@ -2,15 +2,12 @@ from __future__ import annotations
 
 import datetime as dt
 
-from pdctl.engines.adapters import SHIPPED
 from pdctl.engines.base import Speaker
 from pdctl.engines.identify import Identity
-from pdctl.engines.vocabulary import speech
+from pdctl.engines.speech import SHIPPED, speech
 from pdctl.logs.clock import Clock
-from pdctl.logs.event import Event, Place
-from pdctl.logs.event_reader import CachedSpeech, EventReader
+from pdctl.logs.event import CachedSpeech, Event, EventReader, Place, RawLine
 from pdctl.logs.part import Compression, LogPart
-from pdctl.logs.scan import RawLine
 
 PART = LogPart("decode-0.log", Compression.PLAIN, 0, 0, 0)
 READER = EventReader("decode-0", Identity(speaker=Speaker.SGLANG, role="decode"), speech(), Clock(dt.timezone.utc))
