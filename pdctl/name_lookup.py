@@ -1,4 +1,4 @@
-"""Host names and addresses: look names up within a deadline, and tell which addresses are loopback.
+"""Look host names up within a deadline.
 
 The system's resolver has no deadline, and a DNS server may never answer.
 """
@@ -6,7 +6,6 @@ The system's resolver has no deadline, and a DNS server may never answer.
 from __future__ import annotations
 
 import errno
-import ipaddress
 import socket
 import threading
 import time
@@ -95,27 +94,6 @@ def dial(host: str, port: int, seconds: float) -> socket.socket:
         else:
             return sock
     raise last
-
-
-def parse_ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """An address without its zone, as IPv4 even if a dual-stack socket shows it as IPv6; None if it is none."""
-    try:
-        found = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return None
-    return getattr(found, "ipv4_mapped", None) or found
-
-
-def is_loopback(host: str) -> bool:
-    """Whether `host`, an address (also in brackets) or a name, is always this machine. No name is looked up."""
-    found = parse_ip(host.strip("[]"))
-    return host.lower() == "localhost" if found is None else found.is_loopback
-
-
-def is_localhost(host: str) -> bool:
-    """Whether `host` is a spelling of what `localhost` means; 127.0.0.2 is a socket address of its own."""
-    found = parse_ip(host.strip("[]"))
-    return host.lower() == "localhost" if found is None else str(found) in ("127.0.0.1", "::1")
 
 
 def _run(question: tuple[str, int, int, int], found: Future[list[Address]]) -> None:

@@ -1,4 +1,4 @@
-"""A name has a deadline whatever its DNS server does; an address needs none."""
+"""A name has a deadline whatever its DNS server does."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 
 from pdctl import name_lookup
 from pdctl.engine.kv_link.bootstrap_client import BootstrapClient, BootstrapError
-from pdctl.name_lookup import dial, is_localhost, is_loopback, look_up
-from tests.cases import for_each
+from pdctl.name_lookup import dial, look_up
 
 real = socket.getaddrinfo
 
@@ -31,20 +30,6 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     monkeypatch.setattr(socket, "getaddrinfo", ask)
     yield over
     over.set()
-
-
-LOOPBACK = (
-    "127.0.0.1", "127.0.0.2", "localhost", "LOCALHOST", "::1", "[::1]", "0:0:0:0:0:0:0:1", "::ffff:127.0.0.1",
-)  # fmt: skip
-ELSEWHERE = (
-    "", "0.0.0.0", "::", "[::]", "10.0.0.1", "128.0.0.1", "::ffff:10.0.0.1", "fe80::1%eth0", "localhost.example.com",
-    "127", "node1",
-)  # fmt: skip
-
-
-@for_each(("host", "loopback"), [*((host, True) for host in LOOPBACK), *((host, False) for host in ELSEWHERE)])
-def test_loopback_however_it_is_written(host: str, loopback: bool) -> None:
-    assert is_loopback(host) is loopback
 
 
 def test_a_silent_resolver_is_named_with_the_name(silent: threading.Event) -> None:
@@ -83,13 +68,3 @@ def test_what_is_no_name_is_an_error_with_words(host: str) -> None:
     with pytest.raises(OSError, match=host[:4]) as refused:
         look_up(host, 1, 30.0)
     assert refused.value.strerror
-
-
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1", "::1", "[::1]", "::ffff:127.0.0.1"])
-def test_spellings_of_localhost_are_one_address(host: str) -> None:
-    assert is_localhost(host)
-
-
-@pytest.mark.parametrize("host", ["127.0.0.2", "127.1.2.3", "0.0.0.0", "10.0.0.1", "node1", ""])
-def test_another_loopback_address_is_another_address(host: str) -> None:
-    assert not is_localhost(host)

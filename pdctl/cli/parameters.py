@@ -6,18 +6,16 @@ else a line has (`--help`, a mistake, `-abc`, `--`, an empty value) is left to T
 compares both readings for every verb.
 """
 
-from __future__ import annotations
+# Annotations are not deferred here: NamedTuple would compile each of them again at every start.
 
 import os
 import types
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+from pdctl.errors import ExitCode
 
-    from pdctl.errors import ExitCode
-
-    Command = Callable[..., ExitCode | None]
+Command = Callable[..., ExitCode | None]
 
 
 class Parameter(NamedTuple):

@@ -22,7 +22,7 @@ from pdctl.engines import numerals
 from pdctl.engines.kinds import router_words
 from pdctl.fleet.address import PORTS, host_and_port
 from pdctl.fleet.bootstrap_probe import Claim
-from pdctl.name_lookup import is_localhost
+from pdctl.loopback import is_localhost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -13,7 +13,7 @@ from pdctl.doctor.selection import EVERYTHING, weigh
 from pdctl.errors import NotProbedError, UsageError
 from pdctl.fleet import peer_json
 from pdctl.fleet.observations import Elsewhere, Reach
-from pdctl.name_lookup import is_loopback
+from pdctl.loopback import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -16,7 +16,7 @@ from pdctl.layout.model_config import load
 from pdctl.layout.role_settings import api_key, devices, flag_problems, read, serving, settings
 from pdctl.layout.shape import Caution, Problem, ShapeWords
 from pdctl.layout.workload import MEM_FRACTION, NO_WORKLOAD, Budget, Measured, Nic, TrafficGoal
-from pdctl.name_lookup import is_loopback
+from pdctl.loopback import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import orjson
 
-from pdctl.name_lookup import is_loopback
+from pdctl.loopback import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pdctl.engines import numerals
 from pdctl.engines.base import Sign
 from pdctl.engines.speech import adapter
-from pdctl.name_lookup import is_localhost, is_loopback
+from pdctl.loopback import is_localhost, is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -38,7 +38,7 @@ ALLOWED = {
     "checkpoints": {"engine"},
 }  # fmt: skip
 GROUND = {
-    "errors", "lifeline", "deployment_secret", "http_auth", "json_members", "log_lines", "name_lookup",
+    "errors", "lifeline", "deployment_secret", "http_auth", "json_members", "log_lines", "loopback", "name_lookup",
     "open_files", "package_data", "program", "suggestions", "thread_death", "units", "user_files", "__init__",
 }  # fmt: skip
 HEAVY = {

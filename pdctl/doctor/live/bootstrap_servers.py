@@ -11,7 +11,7 @@ from pdctl.doctor.check import Check, Skipped, Unknown, finding, names, shorten_
 from pdctl.doctor.live.router_ports import undecided, unread
 from pdctl.doctor.server_info import ranks, release
 from pdctl.engines.sglang.behaviour import STALE_RANKS_KEPT_BEHIND_A_SERVICE, WILDCARD_REGISTERS_ITSELF
-from pdctl.name_lookup import is_loopback
+from pdctl.loopback import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -13,8 +13,8 @@ from pdctl.doctor.static.server_sources import engines_behind, service_of, writt
 from pdctl.engines.kinds import router_kind
 from pdctl.engines.sglang.behaviour import WILDCARD_REGISTERS_ITSELF
 from pdctl.fleet.address import bracketed, host_and_port
+from pdctl.loopback import is_loopback
 from pdctl.manifests.manifest import COMPOSE, SCRIPT
-from pdctl.name_lookup import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

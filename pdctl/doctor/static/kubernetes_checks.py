@@ -12,9 +12,9 @@ from pdctl.doctor.static.server_sources import engines_behind, service_of, templ
 from pdctl.engines.sglang.endpoints import DEFAULT_BOOTSTRAP_PORT as BOOTSTRAP
 from pdctl.engines.sglang.endpoints import DEFAULT_PORT as HTTP
 from pdctl.fleet.address import host_and_port
+from pdctl.loopback import is_loopback
 from pdctl.manifests.command_lines import program
 from pdctl.manifests.manifest import COMPOSE, PLAIN, SCRIPT, pinned
-from pdctl.name_lookup import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

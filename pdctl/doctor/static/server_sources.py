@@ -17,9 +17,9 @@ from pdctl.engines.sglang.endpoints import DEFAULT_PORT as HTTP
 from pdctl.engines.versions import resolve
 from pdctl.errors import UsageError
 from pdctl.fleet.address import host_and_port
+from pdctl.loopback import is_loopback
 from pdctl.manifests.command_lines import Flags, Listed, ServerProgram, in_full, parse, program, worker
 from pdctl.manifests.manifest import COMPOSE, SCRIPT, PlacedWord
-from pdctl.name_lookup import is_loopback
 from pdctl.topology import owned_flags as owned
 
 if TYPE_CHECKING:

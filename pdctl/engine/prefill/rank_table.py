@@ -18,7 +18,7 @@ import msgspec
 from pdctl.engine.ipc.messages import MALFORMED
 from pdctl.engine.kv_link.bootstrap_client import RankRow, RoomQuery, RoomRank
 from pdctl.http_auth import SIGNATURE, Verifier
-from pdctl.name_lookup import parse_ip
+from pdctl.loopback import parse_ip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

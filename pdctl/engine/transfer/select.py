@@ -27,7 +27,7 @@ from pdctl.engine.transfer.transport import (
     require_compatible,
     require_pairs,
 )
-from pdctl.name_lookup import is_loopback
+from pdctl.loopback import is_loopback
 
 if TYPE_CHECKING:
     import mmap

@@ -13,7 +13,8 @@ from pdctl.launch.run import Allocation, RunSeat
 from pdctl.launch.slurm import queue
 from pdctl.layout.hosts import Site
 from pdctl.layout.planner import plan_topology
-from pdctl.name_lookup import is_loopback, look_up
+from pdctl.loopback import is_loopback
+from pdctl.name_lookup import look_up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

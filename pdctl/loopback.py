@@ -1,0 +1,29 @@
+"""IP addresses as they are written, and which of them are this machine; no name is looked up.
+
+Apart from `name_lookup`, because every plan asks this and loading sockets and futures costs half of a bare Python.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+
+def parse_ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """An address without its zone, as IPv4 even if a dual-stack socket shows it as IPv6; None if it is none."""
+    try:
+        found = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host`, an address (also in brackets) or a name, is always this machine. No name is looked up."""
+    found = parse_ip(host.strip("[]"))
+    return host.lower() == "localhost" if found is None else found.is_loopback
+
+
+def is_localhost(host: str) -> bool:
+    """Whether `host` is a spelling of what `localhost` means; 127.0.0.2 is a socket address of its own."""
+    found = parse_ip(host.strip("[]"))
+    return host.lower() == "localhost" if found is None else str(found) in ("127.0.0.1", "::1")
