@@ -59,4 +59,19 @@ ENTRIES: tuple[Entry, ...] = (
         "every engine and router with an API key",
         "observed",
     ),
+    Entry(
+        "PD905",
+        "program-not-written",
+        Severity.WARNING,
+        "{instance|a service} has flags alone ({observed|--disaggregation-mode prefill}): what its image starts is not "
+        "known",
+        "Its command begins with a flag, so that the entrypoint of its image is the program, and the files do not say "
+        "what that is. The flags read like those of an engine or of a router. It was left out: every check that needs "
+        "it, its ports and its addresses, speaks of a deployment without it. pdctl knows the entrypoints of the "
+        "published images of sglang-router, sgl-model-gateway and smg. Next: the ENTRYPOINT of the image.",
+        "write the program in front of the flags (python3 -m sglang_router.launch_router …), as the image has it",
+        (Needs.TOPOLOGY,),
+        "every engine and router in a container",
+        "sglang docker/gateway.Dockerfile, smg docker/Dockerfile",
+    ),
 )

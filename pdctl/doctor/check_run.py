@@ -89,7 +89,7 @@ LACKING = {
     Needs.LOG: "needs logs of a run",
 }
 # These say that doctor could not look, not that something is broken.
-UNPROBED = frozenset({"PD901", "PD902", "PD903", "PD904"})
+UNPROBED = frozenset({"PD901", "PD902", "PD903", "PD904", "PD905"})
 # So do these, if no SGLang was reached at all and none is known to have been there.
 BLIND = UNPROBED | {"PD205", "PD602", "PD604"}
 DIALLED = frozenset({"PD218", "PD604", "PD901", "PD902"})  # decided without anything read from SGLang

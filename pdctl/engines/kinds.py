@@ -42,7 +42,7 @@ class RouterKind(NamedTuple):
     edits_workers: POST and DELETE on /workers change its list. watches_pods: it can find workers by their labels;
     pods_doubt: what speaks against that, and the fix. turns_by_role: round_robin counts prefills and decodes
     separately, so some pairs never occur. ip_only: its --host must be an IP address. ready, alive: the paths that a
-    cluster probes.
+    cluster probes. images: the published images whose entrypoint starts it, without registry and owner.
     """
 
     name: str
@@ -60,6 +60,7 @@ class RouterKind(NamedTuple):
     ip_only: bool = False
     ready: str = "/readiness"  # answers whether a request would find a pair
     alive: str = "/liveness"
+    images: tuple[str, ...] = ()
 
     @property
     def always_pd(self) -> bool:
@@ -98,11 +99,13 @@ ROUTERS = {
         RouterKind(
             "sglang-router", _LAUNCH_ROUTER, "sglang-router", _RUST, (_PD,), port=30000, metrics=29000,
             default_policy="cache_aware", watches_pods=True, turns_by_role=True, ip_only=True,
+            images=("sglang-router", "sgl-model-gateway"),  # sglang docker/gateway.Dockerfile
         ),
         RouterKind(
             "smg", ("smg", "launch"), "smg",
             (*_RUST, "passthrough", "least_load", "consistent_hashing", "prefix_hash"), (_PD,), port=30000,
             metrics=29000, default_policy="cache_aware", watches_pods=True, turns_by_role=True,
+            images=("smg",),  # smg docker/Dockerfile
             pods_doubt=(
                 "smg with discovery: builds after 2026-08-30 leave PD mode for it",
                 "pin smg 1.13.0, or check that its start line says PrefillDecode",
@@ -141,6 +144,7 @@ COMMAND_LINES = (
     CommandLine("router", "sglang-router", ("-m", "sglang_router.launch_router")),
     CommandLine("router", "sglang-router", ("sglang-router", "launch")),
     CommandLine("router", "smg", ("smg", "launch")),
+    CommandLine("router", "smg", ("-m", "smg.launch_router")),
     # Since 0.5.3, a stub that points to the router's wheel.
     CommandLine("router", "mini-lb", ("-m", "sglang.srt.disaggregation.mini_lb")),
     CommandLine("router", "pdctl", ("-m", "pdctl.router")),

@@ -16,7 +16,7 @@ from pdctl.imports.found import ROLES, Found, FoundEngine, FoundRouter, Note, No
 from pdctl.layout.planner import plan_topology
 from pdctl.manifests import read
 from pdctl.manifests.command_lines import Flags, in_full, parse, program, worker
-from pdctl.manifests.manifest import COMPOSE, SCRIPT, SaidSetting
+from pdctl.manifests.manifest import COMPOSE, SCRIPT, UNREAD_FIX, SaidSetting
 from pdctl.manifests.read import STDIN, text_of
 from pdctl.topology import resolve
 from pdctl.topology.diagnostic import Code, Diagnostic
@@ -118,6 +118,8 @@ def gather(texts: Sequence[tuple[str, str]], known: Mapping[str, str], notes: No
             manifest = read.read_text(text, name, variables)
             engines += started_engines(manifest, variables, notes)
             routers += started_routers(manifest, variables, notes)
+            for each in manifest.unread:
+                notes.left_out(each.place, f"{each}: {UNREAD_FIX}")
         if form in (SCRIPT, ""):
             from pdctl.manifests import shell  # imported late: only scripts need it
 

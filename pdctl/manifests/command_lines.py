@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
-from pdctl.engines.kinds import COMMAND_LINES, RELEASED, ROUTERS
+from pdctl.engines.kinds import COMMAND_LINES, RELEASED, RELEASED_ROUTER, ROUTERS
 from pdctl.engines.routers import router_flags as routers
 from pdctl.engines.sglang import arguments as sglang
+from pdctl.manifests.manifest import PlacedWord, UnreadCommand
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pdctl.engines.versions import Version
-    from pdctl.manifests.manifest import PlacedWord
+    from pdctl.manifests.manifest import Container
 
 MOST = 10**18 - 1  # no engine has a larger setting
 
@@ -40,6 +42,60 @@ def program(argv: Sequence[PlacedWord]) -> ServerProgram | None:
                 if not row.flag or any(word.text == row.flag for word in flags):
                     return ServerProgram(row.role, row.kind, flags, tuple(argv[:at]))
     return None
+
+
+PD_FLAG = "--pd-disaggregation"  # no engine has it
+ROLE_FLAG = "--disaggregation-mode"  # no router has it
+ROUTER_IMAGES = {image: one.name for one in ROUTERS.values() for image in one.images}
+# owner/name:tag, neither the value of --name nor a mount.
+PUBLISHED = re.compile(r"[a-z0-9][\w.:-]*/[\w./-]+(:[\w.-]+)?(@sha256:[0-9a-f]+)?")
+
+
+def behind_entrypoint(argv: tuple[PlacedWord, ...], image: str, line: int) -> tuple[PlacedWord, ...]:
+    """The command of a container: flags alone follow the entrypoint of `image`, which stands at `line`.
+
+    A router is certain from a published image, or from the flag that only routers in PD mode have. Anything else is
+    returned unchanged.
+    """
+    if not _flags_alone(argv):
+        return argv
+    kind = ROUTER_IMAGES.get(_image_name(image), "")
+    if not kind and any(word.text == PD_FLAG for word in argv):
+        given = {flag.name for flag in parse((word.text, "") for word in argv).given}
+        released = sorted((one for one in ROUTERS.values() if one.images), key=lambda one: one.name != RELEASED_ROUTER)
+        kind = next((one.name for one in released if given <= routers.ever(one.name)), "")
+    return (*(PlacedWord(word, line) for word in ROUTERS[kind].command), *argv) if kind else argv
+
+
+def in_docker_run(words: tuple[PlacedWord, ...]) -> tuple[PlacedWord, ...]:
+    """A `docker run` of a router's published image with the entrypoint written out; any other command unchanged."""
+    texts = [word.text for word in words]
+    if texts[1:2] != ["run"] or texts[0].rpartition("/")[2] not in ("docker", "podman"):
+        return words
+    for at, word in enumerate(words[2:-1], 2):
+        if word.text.startswith("--entrypoint"):
+            break
+        if PUBLISHED.fullmatch(word.text) and _image_name(word.text) in ROUTER_IMAGES:
+            return (*words[: at + 1], *behind_entrypoint(words[at + 1 :], word.text, word.line))
+    return words
+
+
+def unread_commands(containers: Iterable[Container], name: str, file: str) -> Iterator[UnreadCommand]:
+    """Those of `containers` whose flags read like an engine's or a router's, and whose program only the image tells."""
+    for each in containers:
+        given = [word.text.partition("=")[0] for word in each.argv]
+        if _flags_alone(each.argv) and (ROLE_FLAG in given or PD_FLAG in given or RELEASED in _image_name(each.image)):
+            flags = " ".join(word.text for word in each.argv)
+            yield UnreadCommand(name, f"{file}:{each.argv[0].line}", each.image, flags)
+
+
+def _flags_alone(argv: Sequence[PlacedWord]) -> bool:
+    return bool(argv) and argv[0].text.startswith("--")
+
+
+def _image_name(image: str) -> str:
+    """`ghcr.io/someone/smg:v1@sha256:…` → smg."""
+    return image.partition("@")[0].rpartition("/")[2].partition(":")[0]
 
 
 # Spellings that mean the same to sglang 0.5.3 to 0.5.23 and to sglang_router 0.3.2.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 SCRIPT = "script"  # ManifestPod.kind of a start script
 COMPOSE = "compose"  # ManifestPod.kind of a service in a compose file, and Service.kind of its name
 PLAIN = (SCRIPT, COMPOSE)  # kinds without probes, grace periods and fields that Kubernetes fills in
+UNREAD_FIX = "write the program in front of the flags (python3 -m sglang_router.launch_router …), as the image has it"
 PINNED = re.compile(r"@sha256:[0-9a-f]+$|:[\w][\w.-]{0,127}$")
 
 
@@ -133,6 +134,18 @@ class Service(NamedTuple):
     exposed: tuple[Exposed, ...] = ()
 
 
+class UnreadCommand(NamedTuple):
+    """A container of which only the image's entrypoint tells whether it starts an engine or a router."""
+
+    name: str
+    place: str  # file:line
+    image: str
+    flags: str
+
+    def __str__(self) -> str:
+        return f"{self.name} has flags alone, for the entrypoint of {self.image or 'its image'}, which is not known"
+
+
 class Manifest(NamedTuple):
     """`others`: the labels of pod templates that start neither an engine nor a router."""
 
@@ -140,6 +153,7 @@ class Manifest(NamedTuple):
     pods: tuple[ManifestPod, ...]
     services: tuple[Service, ...]
     others: tuple[Mapping[str, str], ...] = ()
+    unread: tuple[UnreadCommand, ...] = ()
 
 
 def pinned(image: str) -> bool:

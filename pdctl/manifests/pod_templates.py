@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from pdctl.manifests import shell
-from pdctl.manifests.command_lines import program
+from pdctl.manifests.command_lines import behind_entrypoint, program
 from pdctl.manifests.lenient_yaml import first_line, get, items, labels, line, number, pairs, text
 from pdctl.manifests.manifest import Container, Exposed, ManifestPod, Mount, PlacedWord, Probe, SaidSetting, Service
 
@@ -192,28 +192,8 @@ def _scalar(place: Node, value: str) -> ScalarNode:
 
 
 def pods(document: Node, file: str) -> Iterator[ManifestPod]:
-    """Every template with a container that starts an engine or a router."""
+    """Every template, whatever its containers start."""
     yield from _walk(expand_roles(document), (), file, set())
-
-
-def others(document: Node) -> Iterator[Mapping[str, str]]:
-    """The labels of every template that starts neither an engine nor a router."""
-    yield from _others(expand_roles(document), None, 0, set())
-
-
-def _others(node: Node, template: Node | None, depth: int, seen: set[int]) -> Iterator[Mapping[str, str]]:
-    if id(node) in seen or depth > DEEPEST:
-        return
-    seen.add(id(node))
-    containers = items(get(node, "containers"))
-    if containers:
-        if not any(program(_argv(each, {})[0]) for each in containers):
-            yield labels(get(template, "metadata", "labels"))
-        return
-    for _, value in pairs(node):
-        yield from _others(value, node, depth + 1, seen)
-    for value in items(node):
-        yield from _others(value, node, depth + 1, seen)
 
 
 def services(document: Node, file: str) -> Iterator[Service]:
@@ -252,11 +232,8 @@ def _walk(node: Node, above: tuple[Step, ...], file: str, seen: set[int]) -> Ite
     if id(node) in seen or len(above) > DEEPEST:
         return
     seen.add(id(node))
-    containers = items(get(node, "containers"))
-    if containers:
-        pod = _pod(node, above, file)
-        if any(program(each.argv) for each in pod.containers):
-            yield pod
+    if items(get(node, "containers")):
+        yield _pod(node, above, file)
         return
     for key, value in pairs(node):
         yield from _walk(value, (*above, (key, node)), file, seen)
@@ -383,7 +360,9 @@ def _argv(node: Node, known: Mapping[str, str]) -> tuple[tuple[PlacedWord, ...],
     said = [each for key in ("command", "args") for each in _listed(get(node, key))]
     words = tuple(PlacedWord(text(each) or "", line(each)) for each in said)
     lines = [first_line(each) for each in said]
-    return shelled(words, lines, known)
+    image = get(node, "image")
+    argv, in_shell, own = shelled(words, lines, known)
+    return behind_entrypoint(argv, text(image) or "", line(image)), in_shell, own
 
 
 def shelled(

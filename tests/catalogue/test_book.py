@@ -57,9 +57,9 @@ def test_a_word_that_is_nothing_is_told_where_the_list_is(word: str) -> None:
     [
         (["PD201"], ["PD201"]),
         (["30[1]", "801"], ["PD301", "PD801"]),
-        (["90"], ["PD901", "PD902", "PD903", "PD904"]),
+        (["90"], ["PD901", "PD902", "PD903", "PD904", "PD905"]),
         (["pd20"], [f"PD20{number}" for number in range(1, 10)]),
-        (["PD9"], ["PD901", "PD902", "PD903", "PD904"]),
+        (["PD9"], ["PD901", "PD902", "PD903", "PD904", "PD905"]),
         (["PD90[12]"], ["PD901", "PD902"]),
         (["bootstrap-port-*"], ["PD201", "PD202", "PD204", "PD206"]),
         (["*-DIED", "PD801"], ["PD704", "PD705", "PD710", "PD720", "PD801"]),

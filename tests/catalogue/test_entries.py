@@ -46,6 +46,7 @@ PD720 router-died
 PD801 trace-blind PD802 metrics-off PD803 clock-skew PD804 fd-limit PD805 logs-not-collected
 PD806 descriptors-run-out PD807 disk-full
 PD901 not-reachable-from-here PD902 no-endpoints PD903 not-sglang PD904 api-key-required
+PD905 program-not-written
 """
 
 each = for_each("entry", book.ENTRIES, ids=lambda entry: entry.code)

@@ -39,7 +39,7 @@ def test_the_faults_of_releases_are_listed_under_their_code() -> None:
 def test_several_are_a_list() -> None:
     lines = explain("PD9", "roles-swapped").stdout.splitlines()
     assert lines[0].split() == ["CODE", "SEVERITY", "NAME", "MEANS"]
-    assert [line.split()[0] for line in lines[1:]] == ["PD301", "PD901", "PD902", "PD903", "PD904"]
+    assert [line.split()[0] for line in lines[1:]] == ["PD301", "PD901", "PD902", "PD903", "PD904", "PD905"]
 
 
 def test_json_has_everything_and_a_schema() -> None:

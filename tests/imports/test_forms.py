@@ -9,7 +9,7 @@ import pytest
 from pdctl.errors import UsageError
 from pdctl.imports.found import Sort
 from pdctl.imports.recipe import duration
-from tests.imports.made import imported
+from tests.imports.made import DECODE, PREFILL, imported
 
 WRITTEN = Path(__file__).parent / "written"
 PUBLISHED = Path(__file__).parents[1] / "doctor" / "static" / "written"
@@ -185,3 +185,21 @@ def test_a_dynamo_graph(version: str) -> None:
     assert made.values["engine"]["env"] == {"GLOO_SOCKET_IFNAME": "eth0"}
     assert [one.nnodes for one in made.plan().instances] == [2, 2]
     assert any("rendered as a disaggregatedset" in said for said in made.said(Sort.CHANGED))
+
+
+def test_a_router_of_flags_alone_is_imported_by_its_image_and_an_unknown_service_is_named() -> None:
+    made = imported(
+        f"""
+        services:
+          prefill: {{image: "lmsysorg/sglang:v0.5.23", command: {PREFILL}}}
+          decode: {{image: "lmsysorg/sglang:v0.5.23", command: {DECODE}}}
+          spare: {{image: "corp/engine:1", command: --model-path m --disaggregation-mode decode}}
+          router:
+            image: lmsysorg/sgl-model-gateway:v0.3.2
+            command: --pd-disaggregation --policy random --prefill http://prefill:30000 8998 --decode http://decode:30001
+        """,
+        names=("compose.yml",),
+    )
+    assert made.values["router"]["policy"] == "random"
+    (said,) = [each for each in made.said(Sort.LEFT_OUT) if "spare" in each]
+    assert said.startswith("compose.yml:5: spare has flags alone, for the entrypoint of corp/engine:1")

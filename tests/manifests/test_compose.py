@@ -8,8 +8,9 @@ import pytest
 
 from pdctl.errors import TopologyError
 from pdctl.manifests import read
+from pdctl.manifests.command_lines import program
+from pdctl.manifests.compose import read_compose
 from pdctl.manifests.manifest import COMPOSE, Container, Manifest
-from pdctl.manifests.read import read_compose
 
 SERVE = "python3 -m sglang.launch_server"
 
@@ -81,3 +82,37 @@ def test_it_is_told_from_other_files() -> None:
 )
 def test_any_shape_does_no_harm(body: str) -> None:
     assert read_compose(body, "c.yml", {}).pods == ()
+
+
+PAIR = "--pd-disaggregation --prefill http://p:30000 8998 --decode http://d:30001"
+ENTRYPOINTS = (
+    ("lmsysorg/sgl-model-gateway:v0.3.2", PAIR, "sglang-router"),
+    ("registry.corp/mirror/sglang-router@sha256:0a", f"[{', '.join(PAIR.split())}]", "sglang-router"),
+    ("ghcr.io/lightseekorg/smg:1.13.0", PAIR, "smg"),
+    ("corp/balancer:7", PAIR, "sglang-router"),  # only routers have --pd-disaggregation
+    ("corp/balancer:7", f"{PAIR} --least-load-kv-pressure-weight 1", "smg"),  # which only smg has
+)
+
+
+@pytest.mark.parametrize(("image", "flags", "kind"), ENTRYPOINTS)
+def test_flags_alone_follow_the_entrypoint_of_a_router_s_image(image: str, flags: str, kind: str) -> None:
+    found = container(f"    image: {image}\n    command: {flags}\n")
+    started = program(found.argv)
+    assert started is not None
+    assert (started.role, started.kind) == ("router", kind)
+    assert [word.text for word in started.flags][:2] == ["--pd-disaggregation", "--prefill"]
+    assert found.argv[0].line == 3, "the image says it"
+
+
+def test_flags_alone_behind_an_unknown_entrypoint_are_reported() -> None:
+    manifest = text(
+        """
+        services:
+          d: {image: corp/engine:1, command: --model-path m --disaggregation-mode decode}
+          g: {image: grafana/grafana, command: --config=/etc/grafana.ini}
+          e: {image: lmsysorg/sgl-model-gateway:v0.3.2, entrypoint: sleep, command: --pd-disaggregation}
+        """
+    )
+    assert manifest.pods == ()
+    (found,) = manifest.unread
+    assert (found.name, found.place, found.image) == ("d", "compose.yaml:3", "corp/engine:1")

@@ -9,6 +9,7 @@ import pytest
 
 from pdctl.errors import ExitCode, PdctlError, UsageError
 from pdctl.manifests import read
+from pdctl.manifests.command_lines import program
 from pdctl.manifests.manifest import Manifest, ManifestPod
 from tests.cases import for_each
 
@@ -182,3 +183,13 @@ def test_an_alias_bomb_ends() -> None:
     lines = ["a0: &a0 {containers: [{command: [smg, launch]}]}"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
     assert len(text("kind: Thing\n" + "\n".join(lines)).pods) == 1
+
+
+def test_docker_runs_a_router_by_its_image_alone() -> None:
+    flags = "--pd-disaggregation --prefill http://p:30000 8998 --decode http://d:30001"
+    line = f"docker run --rm --name smg -v /srv/smg:/smg --network host lmsysorg/sgl-model-gateway:v0.3.2 {flags}"
+    (pod,) = read.read_text(f"#!/bin/sh\n{line} &\n{line.replace('--rm', '--entrypoint sleep')}\n", "run.sh").pods
+    (container,) = pod.containers
+    started = program(container.argv)
+    assert started is not None
+    assert (started.kind, [word.text for word in started.flags]) == ("sglang-router", flags.split())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, finding, names
 from pdctl.doctor.static.server_sources import engines_behind, service_of, templates, written
+from pdctl.engines.kinds import RELEASED_ROUTER, ROUTERS
 from pdctl.engines.sglang.endpoints import DEFAULT_BOOTSTRAP_PORT as BOOTSTRAP
 from pdctl.engines.sglang.endpoints import DEFAULT_PORT as HTTP
 from pdctl.fleet.address import host_and_port
@@ -35,8 +36,6 @@ GIVEN = re.compile(r"(LWS|RBG_LWP)_\w+")  # the operator sets these in every pod
 PER_RANK = ("node-rank", "host", "port", "base-gpu-id")  # only node 0 serves
 TAGGED = "a tag that names the release"
 NO_SERVICES = Skipped("no Services: this is no manifest")
-ROUTER_METRICS = 29000  # default --prometheus-port of sglang-router 0.3.2 and smg 1.13.0
-ROUTER_PORT = 30000  # default --port of sglang_router 0.3.2
 ALIKE = 0.7  # similarity from which on two words count as one, mistyped
 
 
@@ -346,10 +345,11 @@ def _ports(container: Container) -> tuple[int, ...]:
     from pdctl.manifests.command_lines import parse  # late: few manifests have a Service
 
     flags = parse((word.text, "") for word in started.flags)
-    default = ROUTER_PORT if started.role == "router" else HTTP
-    port = flags.number("port") or default
     if started.role == "router":
-        return (port, flags.number("prometheus-port") or ROUTER_METRICS)
+        usual, released = ROUTERS[started.kind], ROUTERS[RELEASED_ROUTER]
+        port, metrics = usual.port or released.port or HTTP, usual.metrics or released.metrics or 0
+        return (flags.number("port") or port, flags.number("prometheus-port") or metrics)
+    port = flags.number("port") or HTTP
     bootstrap = flags.number("disaggregation-bootstrap-port") or BOOTSTRAP
     return (port, bootstrap) if flags.text("disaggregation-mode") == "prefill" else (port,)
 
@@ -400,6 +400,16 @@ def _unpublished(
     return _dials(each, port, listens, first.port or 0, evidence)
 
 
+def unread(servers: Servers) -> Verdict:
+    """PD905: flags that read like an engine's or a router's behind an entrypoint that the files do not hold."""
+    if servers.manifest is None:
+        return NO_PODS
+    return [
+        finding("PD905", each.name, each.flags, "a command that names its program", [f"{each.place}: {each}"])
+        for each in servers.manifest.unread
+    ]
+
+
 def _dials(each: Listed, port: int, there: str, right: int, evidence: list[str]) -> Finding:
     url = re.sub(rf":{port}(?!\d)", f":{right}", each.url, count=1)
     return finding("PD223", each.url, str(port), there, evidence, url=each.url, right=url)
@@ -424,4 +434,5 @@ CHECKS = (
     written("PD616", copies),
     written("PD619", of_pods(variables)),
     written("PD621", dns),
+    written("PD905", unread),
 )
