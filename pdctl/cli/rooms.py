@@ -177,13 +177,14 @@ def _read(
     try:
         library = log_sources.library(log_sources.opened(sources), reading, progress)
         log_sources.tell_window(library, reading)
-        from pdctl.trace import summaries
-        from pdctl.trace.summaries import ListNotes
+        from pdctl.trace.summaries import ListNotes, room_summaries
+        from pdctl.trace.tracer import Tracer
 
         if build and not library.build_index():
             term.err().write("warning: not every log can be indexed: stdin and files that cannot be read twice are not")
-        found = summaries.room_summaries(library)
-        notes = ListNotes(library)
+        tracer = Tracer(library)
+        found = room_summaries(tracer)
+        notes = ListNotes(tracer)
     finally:
         progress.close()
     if verbose:

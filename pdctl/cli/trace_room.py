@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterator, Sequence
 
-    from pdctl.logs.library import Library
     from pdctl.logs.source import Log
     from pdctl.render.term import Term
     from pdctl.trace.room import Room
@@ -175,27 +174,24 @@ def number(text: str) -> int:
     raise UsageError(f"`{text}` is not a room: a number below 2^64, decimal or hex", hint)
 
 
-def find(library: Library, wanted: WantedRoom) -> list[Room]:
+def find(tracer: Tracer, wanted: WantedRoom) -> list[Room]:
     """Trace the wanted rooms.
 
     A room given by number comes back even if no line names it; otherwise raise NotFoundError if nothing matches.
     """
-    from pdctl.trace.tracer import Tracer
-
-    tracer = Tracer(library)  # one for all of them: it reads what concerns every room once
-    return [tracer.trace(each) for each in _numbers(library, wanted, tracer)]
+    return [tracer.trace(each) for each in _numbers(tracer, wanted)]
 
 
-def _numbers(library: Library, wanted: WantedRoom, tracer: Tracer) -> Sequence[int]:
+def _numbers(tracer: Tracer, wanted: WantedRoom) -> Sequence[int]:
     if wanted.room is not None:
         return [wanted.room]
     from pdctl.trace import summaries
 
     if wanted.rid is not None:
-        return [summaries.by_rid(library, wanted.rid)]
+        return [summaries.by_rid(tracer.library, wanted.rid)]
     if wanted.slowest:
-        return summaries.slowest(library, wanted.slowest, tracer)
-    return [summaries.last_failed(library, tracer)]
+        return summaries.slowest(tracer, wanted.slowest)
+    return [summaries.last_failed(tracer)]
 
 
 def write(
@@ -271,8 +267,11 @@ def _read(wanted: WantedRoom, sources: log_sources.Sources, reading: LogReading,
     try:
         library = log_sources.library(log_sources.opened(sources), reading, progress)
         log_sources.tell_window(library, reading)
-        rooms = find(library, wanted)
-        said = () if any(room.events for room in rooms) else _why_unnamed(library)
+        from pdctl.trace.tracer import Tracer  # imported late: a mistake on the command line is answered without it
+
+        tracer = Tracer(library)
+        rooms = find(tracer, wanted)
+        said = () if any(room.events for room in rooms) else _why_unnamed(tracer)
     finally:
         progress.close()
     if verbose:
@@ -282,10 +281,10 @@ def _read(wanted: WantedRoom, sources: log_sources.Sources, reading: LogReading,
     return rooms
 
 
-def _why_unnamed(library: Library) -> tuple[str, ...]:
+def _why_unnamed(tracer: Tracer) -> tuple[str, ...]:
     from pdctl.trace.summaries import ListNotes  # imported late: needed only if no room is found
 
-    return ListNotes(library).of_one()
+    return ListNotes(tracer).of_one()
 
 
 def _follow(
@@ -293,13 +292,14 @@ def _follow(
 ) -> FollowedRoom:
     """Follow a room until it ends, the time limit is reached or Ctrl-C is pressed; return it as it is then."""
     from pdctl.render.trace.following import RoomFollower
+    from pdctl.trace.tracer import Tracer
 
     if not wanted.named or "-" in sources.paths:
         raise UsageError("--follow needs one room and files that grow", "name the room and the paths")
 
     def read(logs: tuple[Log, ...]) -> Room | None:
         try:
-            (room,) = find(log_sources.library(logs, reading), wanted)
+            (room,) = find(Tracer(log_sources.library(logs, reading)), wanted)
         except NotFoundError:
             return None
         return room if room.events else None

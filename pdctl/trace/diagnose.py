@@ -62,7 +62,7 @@ GIVE = "give its log as well"
 
 def diagnose(library: Library) -> Diagnosis:
     tracer = Tracer(library)
-    found = room_summaries(library, tracer)
+    found = room_summaries(tracer)
     broken = [one for one in found if one.outcome in BROKEN]
     suspect = [*broken, *(one for one in found if one.code and one.outcome not in BROKEN)]
     traced = [tracer.trace(one.room) for one in _chosen(suspect, library)]

@@ -14,7 +14,6 @@ from pdctl.trace.case import Case
 from pdctl.trace.causes import bootstrap_lookups, client_requests
 from pdctl.trace.diagnosis import SourceKind, kind_of
 from pdctl.trace.joins import NO_ATTEMPT
-from pdctl.trace.observed_deployment import ObservedDeployment
 from pdctl.trace.proven_deaths import proven_deaths, shows_death
 from pdctl.trace.room import BROKEN, RoomOutcome, RoomSummary
 from pdctl.trace.room_events import RoomEvents, is_canary, left_on_purpose, lost_lines, rid_of, rooms_of
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from pdctl.engines.base import Phase, Row
     from pdctl.logs import all_rooms
     from pdctl.logs.library import Library
+    from pdctl.trace.observed_deployment import ObservedDeployment
     from pdctl.trace.room import Room
     from pdctl.trace.room_events import LostLines
 
@@ -44,14 +44,13 @@ SEARCHED_FOR_DEATHS = 1 << 28  # bytes of logs up to which all of them are searc
 DIAGNOSE = "`pdctl diagnose` with the same paths says what happened"
 
 
-def room_summaries(library: Library, tracer: Tracer | None = None) -> tuple[RoomSummary, ...]:
+def room_summaries(tracer: Tracer) -> tuple[RoomSummary, ...]:
     """Every room a line names, without warm-ups and health checks, in the order of their first lines.
 
     One pass over the logs gives what each room's own lines prove. If the logs have at most 8 MiB, the 200 rooms that
     most need it (those that broke, then the latest) are traced in full, so that a row says what `trace` says.
-    `tracer`: the caller's, if it traces rooms of this library as well.
     """
-    tracer = tracer or Tracer(library)
+    library = tracer.library
     known_kinds: dict[
         int, tuple[all_rooms.LineKinds, KindsSummary]
     ] = {}  # keeps the object, so that its id is not reused
@@ -173,10 +172,9 @@ def by_rid(library: Library, rid: str) -> int:
     raise NotFoundError(f"no line of these logs says which room request {rid} had", flags)
 
 
-def last_failed(library: Library, tracer: Tracer | None = None) -> int:
+def last_failed(tracer: Tracer) -> int:
     """The room that failed last: a user's before a canary, never a canary left on purpose. NotFoundError if none."""
-    tracer = tracer or Tracer(library)
-    broken = [one for one in room_summaries(library, tracer) if one.outcome in BROKEN]
+    broken = [one for one in room_summaries(tracer) if one.outcome in BROKEN]
     broken.sort(key=lambda one: (one.first_seen or 0.0) + (one.seconds or 0.0), reverse=True)
     spare = None
     for one in broken:
@@ -189,12 +187,12 @@ def last_failed(library: Library, tracer: Tracer | None = None) -> int:
             spare = one.room
     if spare is not None:
         return spare
-    raise _nothing_failed(library)
+    raise _nothing_failed(tracer)
 
 
-def _nothing_failed(library: Library) -> NotFoundError:
+def _nothing_failed(tracer: Tracer) -> NotFoundError:
     """The error to raise; it says so if an instance died or a log was not understood, as then it is no good news."""
-    notes = ListNotes(library)
+    notes = ListNotes(tracer)
     if notes.died:
         names = ", ".join(notes.died)
         return NotFoundError(f"no line names a room that failed, but {names} died", DIAGNOSE)
@@ -204,12 +202,12 @@ def _nothing_failed(library: Library) -> NotFoundError:
     return NotFoundError("no room failed in these logs", LIST)
 
 
-def slowest(library: Library, n: int, tracer: Tracer | None = None) -> tuple[int, ...]:
+def slowest(tracer: Tracer, n: int) -> tuple[int, ...]:
     """At most n rooms, slowest first, by the time from first to last line or the wait a timeout line reports.
 
     Raise NotFoundError if no line has a room and a time.
     """
-    timed = [one for one in room_summaries(library, tracer) if one.seconds is not None]
+    timed = [one for one in room_summaries(tracer) if one.seconds is not None]
     if not timed:
         raise NotFoundError("no room in these logs has a time", LIST)
     return tuple(one.room for one in sorted(timed, key=lambda one: -(one.seconds or 0.0))[:n])
@@ -235,8 +233,8 @@ class ListNotes:
     known: some log is an engine's or a router's, and a line was written in the requested time window.
     """
 
-    def __init__(self, library: Library) -> None:
-        deployment = ObservedDeployment.of(library)
+    def __init__(self, tracer: Tracer) -> None:
+        library, deployment = tracer.library, tracer.deployment
         small = sum(log.size for log in library.logs) <= SEARCHED_FOR_DEATHS
         lines = (
             list(library.said(shows_death)) if small else [x for i in deployment.instances.values() for x in i.final]

@@ -53,7 +53,7 @@ class Tracer:
     """Trace rooms of one library; what concerns all of them is read once."""
 
     def __init__(self, library: Library) -> None:
-        self._library = library
+        self.library = library
         self.deployment = ObservedDeployment.of(library)
         self.mixed = mixed_logs(library)
         self._whole: Surroundings | None = None
@@ -63,13 +63,13 @@ class Tracer:
 
     def trace(self, room: int) -> Room:
         """What the logs tell about `room`. If no line names it, it has no events, and nothing about it is known."""
-        room_events = gather_room_events(self._library, room)
+        room_events = gather_room_events(self.library, room)
         around = self._surroundings(room_events)
         joined = around.joins.of(room) if room in around.rooms else NO_ATTEMPT
         settled = around.counts.arrived(room) if around.counts else None
         deployment = self.deployment.at(room_events.span[0] if room_events.span else None)
         who = Attribution()
-        if not warm_up(room_events, deployment):
+        if room_events.events and not warm_up(room_events, deployment):
             who = attribute(room_events, deployment, joined, around.lines, around.rooms, settled)
         case = Case(
             room_events, who, deployment, around.lines, joined, around.rooms.get(room), around.cut_answers, around.lost
@@ -79,26 +79,26 @@ class Tracer:
             case = case.with_requested(verdict.finding.asked)
         ended, shown = outcome(case, around.rooms, verdict.finding)
         told = room_report(case, ended, shown, verdict, missing_evidence(case, ended, verdict.fix))
-        told = replace(told, notes=(*told.notes, *self._library.zone_notes))
+        told = replace(told, notes=(*told.notes, *self.library.zone_notes))
         unnamed = any(event.instance in self.mixed for event in room_events.events)
         return _without_verdict(told, self.mixed) if unnamed else told
 
     def _surroundings(self, room_events: RoomEvents) -> Surroundings:
-        if sum(log.size for log in self._library.logs) <= WHOLE:
+        if sum(log.size for log in self.library.logs) <= WHOLE:
             if self._whole is None:
-                self._whole = self._study(self._library.context(float("-inf"), float("inf")), whole=True)
+                self._whole = self._study(self.library.context(float("-inf"), float("inf")), whole=True)
             return self._whole
         span = room_events.span
         if span is None:
             return self._study(self._finals(), whole=False)
-        lines = self._library.context(span[0] - PATIENCE, span[1] + AFTER, focus=span)
+        lines = self.library.context(span[0] - PATIENCE, span[1] + AFTER, focus=span)
         return self._study((*self._finals(), *lines), whole=False, complete=not self._cut())
 
     def _cut(self) -> bool:
         """Whether a router's log was too long to read fully around the room, so the room's attempt may be missing."""
         routers = {one.name for one in self.deployment.instances.values() if one.role == "router"}
-        paths = [part.path for log in self._library.logs if log.instance in routers for part in log.parts]
-        return any(note.startswith(path) for note in self._library.notes for path in paths)
+        paths = [part.path for log in self.library.logs if log.instance in routers for part in log.parts]
+        return any(note.startswith(path) for note in self.library.notes for path in paths)
 
     def _study(self, lines: Iterable[Event], *, whole: bool, complete: bool = True) -> Surroundings:
         found = SurroundingLines(
@@ -106,7 +106,7 @@ class Tracer:
         )
         rooms = joinable_rooms(found, self.deployment)
         # Counting needs the logs from their beginnings, without a gap.
-        lost = lost_lines(self._library, found)
+        lost = lost_lines(self.library, found)
         counted = whole and not lost
         counts = RequestCounts(found, rooms, (one.name for one in self.deployment.decodes)) if counted else None
         lacking = self._incomplete.union(one.instance for one in lost)

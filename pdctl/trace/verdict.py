@@ -21,7 +21,7 @@ from pdctl.trace.room import Cause, MissingEvidence, RoomOutcome
 from pdctl.trace.room_events import PATIENCE, is_canary, step_reached
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pdctl.logs.event import Event
     from pdctl.trace.case import Case, CauseFinding
@@ -99,9 +99,7 @@ class Verdict(NamedTuple):
 def judge(case: Case) -> Verdict:
     if case.warm_up:
         return Verdict(None, None, (), "")
-    senseless = (UNANSWERED if case.done is not None else frozenset()) | (FROM_SILENCE if case.lost else frozenset())
-    checks = [check for check in ORDER if check not in senseless]
-    found = [finding for check in checks if (finding := check(case)) is not None]
+    found = [finding for check in _checks(case) if (finding := check(case)) is not None]
     if not found:
         return Verdict(None, None, (), "")
     from pdctl.catalogue.book import entry  # imported late: most rooms go well
@@ -119,6 +117,14 @@ def judge(case: Case) -> Verdict:
         first.code, known.slug, fill(known.headline, first.fills), first.why, first.side, first.instance
     )  # fmt: skip
     return Verdict(cause, first, tuple(consequences), first.fix or fill(known.fix, first.fills))
+
+
+def _checks(case: Case) -> Sequence[Callable[[Case], CauseFinding | None]]:
+    """The causes that are possible at all: few of a room that was answered, one of a room that no line names."""
+    if not case.room_events.events:
+        return (dead_processes.first_request,)
+    senseless = (UNANSWERED if case.done is not None else frozenset()) | (FROM_SILENCE if case.lost else frozenset())
+    return [check for check in ORDER if check not in senseless]
 
 
 def outcome(

@@ -137,7 +137,7 @@ def verdicts(fleet: Fleet, since: float) -> Counter[tuple[str, str]]:
     library = Library(open_logs(paths), tz=dt.datetime.now().astimezone().tzinfo, since=since - 60, index=False)
     tracer = Tracer(library)
     found: Counter[tuple[str, str]] = Counter()
-    for one in room_summaries(library):
+    for one in room_summaries(Tracer(library)):
         if one.outcome in (RoomOutcome.FAILED, RoomOutcome.HUNG) and (one.first_seen or 0.0) >= since - 1:
             room = tracer.trace(one.room)
             state = room.phase_reached.value if room.phase_reached else "-"

@@ -278,7 +278,7 @@ def verdicts(fleet: Fleet, since: float) -> Counter[str]:
     library = Library(open_logs(paths), tz=dt.datetime.now().astimezone().tzinfo, index=False)
     tracer = Tracer(library)
     failed = [
-        one.room for one in room_summaries(library)
+        one.room for one in room_summaries(Tracer(library))
         if one.outcome in (RoomOutcome.FAILED, RoomOutcome.HUNG) and (one.first_seen or 0.0) >= since
     ]  # fmt: skip
     traced = [tracer.trace(room) for room in failed]

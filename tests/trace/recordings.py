@@ -58,4 +58,4 @@ def diagnosis(scenario: str, without: str = "") -> Diagnosis:
 @cache
 def rows(scenario: str) -> tuple[RoomSummary, ...]:
     """As `pdctl rooms` lists them."""
-    return tuple(room_summaries(recording(scenario)))
+    return tuple(room_summaries(Tracer(recording(scenario))))

@@ -150,9 +150,9 @@ def test_a_canary_that_doctor_left_is_marked_and_not_the_last_that_failed(tmp_pa
     prefill, decode = left_on_purpose(100, ROOM + 2)
     users = (decode_timed_out(60, ROOM, 20), sending(40, ROOM))
     library = pasted.library(tmp_path, p0=p0(*got_info(40, ROOM), *prefill), d0=d0(*users, *decode))
-    assert {one.room: one.canary for one in room_summaries(library)} == {ROOM: False, ROOM + 2: True}
-    assert summaries.last_failed(library) == ROOM
-    (row,) = (one for one in room_summaries(library) if one.canary)
+    assert {one.room: one.canary for one in room_summaries(Tracer(library))} == {ROOM: False, ROOM + 2: True}
+    assert summaries.last_failed(Tracer(library)) == ROOM
+    (row,) = (one for one in room_summaries(Tracer(library)) if one.canary)
     assert row.code == "PD706"
     assert "canary" in Tracer(library).trace(ROOM + 2).notes[0]
     assert "cuts one short" in Tracer(library).trace(ROOM + 2).cause.why  # type: ignore[union-attr]
@@ -162,7 +162,7 @@ def test_a_canary_that_was_left_alone_is_no_failure(tmp_path: Path) -> None:
     prefill, decode = left_on_purpose(100, ROOM)
     library = pasted.library(tmp_path, p0=p0(*prefill), d0=d0(*decode))
     with pytest.raises(NotFoundError, match="no room failed"):
-        summaries.last_failed(library)
+        summaries.last_failed(Tracer(library))
 
 
 def test_a_canary_that_doctor_left_is_no_finding_of_a_diagnosis(tmp_path: Path) -> None:
@@ -182,11 +182,11 @@ def test_a_request_that_was_refused_is_nobodys_failure(tmp_path: Path) -> None:
     library = pasted.library(tmp_path, router=router(REFUSED), p0=p0(received(50, ROOM, rid(ROOM))), d0=d0())
     found = Tracer(library).trace(ROOM)
     assert (found.outcome, code(found)) == (RoomOutcome.REFUSED, "PD718")
-    assert [(one.outcome, one.code) for one in room_summaries(library)] == [(RoomOutcome.REFUSED, "PD718")]
+    assert [(one.outcome, one.code) for one in room_summaries(Tracer(library))] == [(RoomOutcome.REFUSED, "PD718")]
     told = diagnose(library)
     assert ([(one.code, one.grave) for one in told.findings], told.wrong) == ([("PD718", False)], False)
     with pytest.raises(NotFoundError, match="no room failed"):
-        summaries.last_failed(library)
+        summaries.last_failed(Tracer(library))
 
 
 OVERDUE = (
@@ -221,7 +221,7 @@ def test_a_canary_that_hung_is_what_failed_where_no_user_has(tmp_path: Path) -> 
     mine = [received(40, ROOM, own_adapters.rid(ROOM)), *got_info(40, ROOM)]
     failed = [received(40, ROOM, own_adapters.rid(ROOM)), sending(40, ROOM), decode_timed_out(60, ROOM, 20)]
     library = pasted.library(tmp_path, p0=p0(*mine, *prefill), d0=d0(*failed, *decode))
-    assert summaries.last_failed(library) == ROOM
+    assert summaries.last_failed(Tracer(library)) == ROOM
 
 
 def test_a_client_that_left_is_no_failure_of_the_deployment(tmp_path: Path) -> None:
@@ -229,16 +229,16 @@ def test_a_client_that_left_is_no_failure_of_the_deployment(tmp_path: Path) -> N
     prefill, decode = began(11)
     lines = {"router": router(gone(12, 501.5)), "p0": p0(*prefill), "d0": d0(*decode, closed(12))}
     left = pasted.library(tmp_path / "left", **lines)
-    assert [(one.outcome, one.code) for one in room_summaries(left)] == [(RoomOutcome.ABORTED, "PD706")]
+    assert [(one.outcome, one.code) for one in room_summaries(Tracer(left))] == [(RoomOutcome.ABORTED, "PD706")]
     with pytest.raises(NotFoundError, match="no room failed"):
-        summaries.last_failed(left)
+        summaries.last_failed(Tracer(left))
     told = diagnose(left)
     assert ([(one.code, one.grave) for one in told.findings], told.tally.broken, told.wrong) == (
         [("PD706", False)], 0, False,
     )  # fmt: skip
     users = (decode_timed_out(5, ROOM + 1, 3), sending(2, ROOM + 1))
     both = pasted.library(tmp_path / "both", **{**lines, "d0": d0(*users, *decode, closed(12))})
-    assert summaries.last_failed(both) == ROOM + 1
+    assert summaries.last_failed(Tracer(both)) == ROOM + 1
 
 
 @pytest.mark.parametrize("traced", [200, 0], ids=["traced", "own lines alone"])
@@ -255,7 +255,7 @@ def test_what_the_engines_give_up_because_the_client_left_is_no_failure(
         p0=p0(*prefill, f"{at(12)} room={ROOM} sender {given_up}"),
         d0=d0(*decode, f"{at(12)} room={ROOM} receiver {given_up}", closed(12)),
     )
-    assert [(one.outcome, one.code) for one in room_summaries(found)] == [(RoomOutcome.ABORTED, "PD706")]
+    assert [(one.outcome, one.code) for one in room_summaries(Tracer(found))] == [(RoomOutcome.ABORTED, "PD706")]
 
 
 @pytest.mark.parametrize("sides", ["decode", "prefill", "both"])

@@ -16,6 +16,7 @@ from pdctl.trace.diagnose import diagnose
 from pdctl.trace.diagnosis import SourceKind
 from pdctl.trace.observed_deployment import ObservedDeployment
 from pdctl.trace.summaries import ListNotes
+from pdctl.trace.tracer import Tracer
 from tests.cases import for_each
 from tests.trace import pasted
 from tests.trace.engines import at, engine
@@ -278,12 +279,12 @@ def test_what_is_no_log_of_ours_is_said_to_be(tmp_path: Path) -> None:
 
 
 def test_hints_are_silent_only_where_there_is_nothing_to_say(tmp_path: Path) -> None:
-    assert ListNotes(library(logs("2p1d-healthy-debug-sgl058"))).lines(listed=True) == ()
-    assert ListNotes(library(logs("1p1d-decode-killed-debug-sgl058"))).died == ("decode0",)
-    (said,) = ListNotes(library(logs("2p1d-healthy-info-sgl0523"))).lines(listed=False)
+    assert ListNotes(Tracer(library(logs("2p1d-healthy-debug-sgl058")))).lines(listed=True) == ()
+    assert ListNotes(Tracer(library(logs("1p1d-decode-killed-debug-sgl058")))).died == ("decode0",)
+    (said,) = ListNotes(Tracer(library(logs("2p1d-healthy-info-sgl0523")))).lines(listed=False)
     assert "--log-requests" in said
     (tmp_path / "x.log").write_bytes(b"\0\1\2\3" * 4000)
-    (said,) = ListNotes(library([str(tmp_path / "x.log")])).lines(listed=False)
+    (said,) = ListNotes(Tracer(library([str(tmp_path / "x.log")]))).lines(listed=False)
     assert "binary" in said
 
 

@@ -91,14 +91,14 @@ def waits(folder: Path, *ends: tuple[int, int]) -> tuple[list[str], list[str]]:
 
 def test_the_last_that_failed_is_the_one_that_ended_last(tmp_path: Path) -> None:
     prefill, decode = waits(tmp_path, (100, 20), (340, 300), (200, 20))
-    assert summaries.last_failed(pasted.library(tmp_path, p0=prefill, d0=decode)) == ROOM + 1
+    assert summaries.last_failed(Tracer(pasted.library(tmp_path, p0=prefill, d0=decode))) == ROOM + 1
 
 
 def test_the_slowest_come_slowest_first(tmp_path: Path) -> None:
     prefill, decode = waits(tmp_path, (100, 20), (340, 300), (200, 40))
     found = pasted.library(tmp_path, p0=prefill, d0=decode)
-    assert summaries.slowest(found, 2) == (ROOM + 1, ROOM + 2)
-    assert summaries.slowest(found, 9) == (ROOM + 1, ROOM + 2, ROOM)
+    assert summaries.slowest(Tracer(found), 2) == (ROOM + 1, ROOM + 2)
+    assert summaries.slowest(Tracer(found), 9) == (ROOM + 1, ROOM + 2, ROOM)
 
 
 def test_the_slowest_share_what_concerns_every_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,9 +112,9 @@ def test_the_slowest_share_what_concerns_every_room(tmp_path: Path, monkeypatch:
         begin(tracer, library)
 
     monkeypatch.setattr(Tracer, "__init__", counted)
-    assert [room.room for room in find(found, WantedRoom(slowest=3))] == [ROOM + 1, ROOM + 2, ROOM]
+    assert [room.room for room in find(Tracer(found), WantedRoom(slowest=3))] == [ROOM + 1, ROOM + 2, ROOM]
     assert made == [found]
-    assert [room.room for room in find(found, WantedRoom(last_failed=True))] == [ROOM + 1]
+    assert [room.room for room in find(Tracer(found), WantedRoom(last_failed=True))] == [ROOM + 1]
     assert made == [found] * 2
     assert sum(diagnose(found).tally.rooms.values()) == 3
     assert made == [found] * 3
@@ -123,6 +123,6 @@ def test_the_slowest_share_what_concerns_every_room(tmp_path: Path, monkeypatch:
 def test_nothing_failed_and_nothing_has_a_time(tmp_path: Path) -> None:
     empty = pasted.library(tmp_path, p0=engine("prefill", 30000, 8998))
     with pytest.raises(NotFoundError, match="no room failed"):
-        summaries.last_failed(empty)
+        summaries.last_failed(Tracer(empty))
     with pytest.raises(NotFoundError, match="has a time"):
-        summaries.slowest(empty, 3)
+        summaries.slowest(Tracer(empty), 3)

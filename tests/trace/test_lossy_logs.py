@@ -76,7 +76,7 @@ def test_no_line_is_too_strange(data: st.DataObject) -> None:
         for number in chance.sample(list(truth(scenario)), min(2, len(truth(scenario)))):
             assert tracer.trace(int(number)).room == int(number)
         if chance.random() < 0.2:
-            assert all(one.lines > 0 for one in summaries.room_summaries(logs))
+            assert all(one.lines > 0 for one in summaries.room_summaries(Tracer(logs)))
 
 
 def _altered(line: bytes, chance: random.Random) -> bytes:
@@ -97,4 +97,4 @@ def test_no_logs_at_all(tmp_path: Path) -> None:
     found = pasted.room(tmp_path, 7707449254856086911, empty=b"")
     assert found.events == ()
     assert found.missing_evidence
-    assert summaries.room_summaries(pasted.library(tmp_path, empty=b"")) == ()
+    assert summaries.room_summaries(Tracer(pasted.library(tmp_path, empty=b""))) == ()

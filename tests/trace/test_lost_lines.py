@@ -56,14 +56,14 @@ def test_logs_that_lack_lines_prove_nothing_fine(tmp_path: Path) -> None:
 
 def test_a_room_around_them_is_incomplete(tmp_path: Path) -> None:
     paths, _ = full_disk(tmp_path)
-    outcomes = {one.room: one.outcome for one in room_summaries(library(paths))}
+    outcomes = {one.room: one.outcome for one in room_summaries(Tracer(library(paths)))}
     assert outcomes.pop(STARTED) is RoomOutcome.INCOMPLETE
     assert UNSEEN not in outcomes
     assert set(outcomes.values()) == {RoomOutcome.OK}
     room = Tracer(library(paths)).trace(STARTED)
     assert (room.outcome, room.cause) == (RoomOutcome.INCOMPLETE, None)
     assert any("could not be written" in one.what for one in room.missing_evidence)
-    assert any("lines of decode-0 between" in one for one in ListNotes(library(paths)).lines(listed=True))
+    assert any("lines of decode-0 between" in one for one in ListNotes(Tracer(library(paths))).lines(listed=True))
 
 
 def test_a_period_before_the_line_that_reports_them_lacks_them_too(tmp_path: Path) -> None:

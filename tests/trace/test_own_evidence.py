@@ -114,17 +114,17 @@ def test_a_room_that_hangs_has_lived_to_the_end_of_its_logs(tmp_path: Path) -> N
         "d0": engine("decode", 30002, 8998, received(10, ROOM, rid(ROOM)), received(11, OTHER, rid(OTHER)), batch,
                      finished(12, OTHER, rid(OTHER))),
     }  # fmt: skip
-    rows = {one.room: one for one in room_summaries(pasted.library(tmp_path, **files))}
+    rows = {one.room: one for one in room_summaries(Tracer(pasted.library(tmp_path, **files)))}
     assert (rows[ROOM].seconds, rows[ROOM].at_least) == (1790.0, True)
     assert (rows[OTHER].seconds, rows[OTHER].at_least) == (1.0, False)
-    assert summaries.slowest(pasted.library(tmp_path, **files), 1) == (ROOM,)
+    assert summaries.slowest(Tracer(pasted.library(tmp_path, **files)), 1) == (ROOM,)
     room = Tracer(pasted.library(tmp_path, **files)).trace(ROOM)
     assert any("3 in its prealloc queue" in line.says for line in room.evidence)
     assert any("1.79e+03 s at least" in note for note in room.notes)
 
 
 def test_a_recorded_room_that_hung_has_its_time() -> None:
-    rows = room_summaries(library(logs("2p1d-missing-ports-spawn-debug-sgl058")))
+    rows = room_summaries(Tracer(library(logs("2p1d-missing-ports-spawn-debug-sgl058"))))
     (hung,) = (one for one in rows if one.outcome is RoomOutcome.HUNG)
     assert hung.at_least
     assert hung.seconds is not None
@@ -147,6 +147,6 @@ def test_a_room_that_lines_only_quote_is_not_there(tmp_path: Path) -> None:
     answered = f"{at(11)} Answered POST /generate with 400: bootstrap_room={OTHER} is not a number below 2^63"
     found = pasted.library(tmp_path, d0=engine("decode", 30002, 8998, quoted, answered))
     assert not Tracer(found).trace(OTHER).events
-    assert not room_summaries(found)
+    assert not room_summaries(Tracer(found))
     with pytest.raises(NotFoundError):
         summaries.by_rid(found, "a")

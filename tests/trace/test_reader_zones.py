@@ -43,7 +43,7 @@ def read_in(zone: str, paths: Iterable[str], monkeypatch: pytest.MonkeyPatch) ->
 def story(library: Library) -> tuple[Any, ...]:
     rooms = sorted(
         (one.room, one.prefill, one.decode, str(one.phase_reached), one.seconds, one.outcome, one.code, one.at_least)
-        for one in room_summaries(library)
+        for one in room_summaries(Tracer(library))
     )
     found = diagnose(library)
     return (
@@ -104,7 +104,7 @@ def test_a_zone_that_is_not_the_readers_is_said(monkeypatch: pytest.MonkeyPatch)
     room = next(iter(recordings.truth(WITHOUT_PORTS)))
     assert note in Tracer(library).trace(int(room)).notes
     assert note in diagnose(library).notes
-    assert note in ListNotes(library).lines(listed=True)
+    assert note in ListNotes(Tracer(library)).lines(listed=True)
 
 
 def test_of_the_readers_own_zone_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,20 +29,20 @@ def test_a_warm_up_is_no_users_room() -> None:
     assert room.events
     assert (room.prefill_requested, room.prefill_contacted, room.decode, room.cause) == (None, None, None, None)
     assert [note.split()[0] for note in room.notes] == ["PD716"]
-    assert 0 not in [one.room for one in room_summaries(recorded)]
+    assert 0 not in [one.room for one in room_summaries(Tracer(recorded))]
 
 
 def test_each_data_parallel_rank_warms_up_in_a_room_of_its_own(tmp_path: Path) -> None:
     second = 2**62 + 1
     lines = [received(5, second, "warm", host="2.2.2.2"), received(9, ROOM, "users")]
     found = pasted.library(tmp_path, p0=engine("prefill", 30000, 8998, *lines, more=f", tp_size=2, dp_size=2{LOGGED}"))
-    assert [one.room for one in room_summaries(found)] == [ROOM]
+    assert [one.room for one in room_summaries(Tracer(found))] == [ROOM]
 
 
 def test_a_probes_room_is_recognised_by_its_host(tmp_path: Path) -> None:
     lines = [received(5, ROOM, "probe", host="2.2.2.2")]
     found = pasted.library(tmp_path, p0=engine("prefill", 30000, 8998, *lines, more=LOGGED))
-    assert room_summaries(found) == ()
+    assert room_summaries(Tracer(found)) == ()
 
 
 def test_room_zero_in_a_real_transfer_waits_for_ever(tmp_path: Path) -> None:

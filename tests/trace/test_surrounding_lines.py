@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.trace.case import SurroundingLines
 from pdctl.trace.summaries import room_summaries
+from pdctl.trace.tracer import Tracer
 from tests.trace import pasted
 from tests.trace.engines import at, decode_timed_out, engine, got_info, received, rid, sending
 
@@ -49,7 +50,7 @@ def passes(rooms: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
 
     with monkeypatch.context() as patch:
         patch.setattr(SurroundingLines, "__iter__", counted, raising=False)
-        found = room_summaries(library)
+        found = room_summaries(Tracer(library))
     assert len(found) == rooms
     assert all(one.outcome.value == "failed" for one in found)
     return gone_through
