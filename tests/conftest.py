@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -25,8 +26,9 @@ BESIDE = 3  # files between two that start deployments
 TOGETHER = {
     # a deployment; the logs of the load that the deaths need would be read by what comes after
     "two prefills": ("e2e", "hostile_text two_prefills_one_decode lifecycle probes role_switch deaths"),
-    "recordings": ("trace", "merged diagnose summary recordings texts"),  # as they were read
+    "recordings": ("trace", "merged diagnose summary recordings texts reader_zones"),  # as they were read
     "transformers": ("engine/model", "logits checkpoints corpus neighbours parallel tiny weights window"),  # imported
+    "package": ("project", "import_circles unique_names dependency_rule engine_names"),  # parsed
     "echo": ("engine/frontend", "pairing refusals info openai generate abort metrics_names lifecycle"),  # engines
 }
 SHARED = {
@@ -49,6 +51,16 @@ sys.dont_write_bytecode = False
 
 # Idle threads of a pool sleep instead of turning: several processes share the cores. Read when torch is first loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+# Collection makes millions of objects that stay to the end: going through them again and again in search of garbage
+# takes a third of its time, and then a part of every test's.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

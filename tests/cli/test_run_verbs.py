@@ -66,9 +66,12 @@ def test_status_asks_every_process(detached: Shell) -> None:
 def test_a_limit_of_the_shell_that_asks_is_not_blamed_on_the_run(detached: Shell) -> None:
     """`ulimit -n`: no socket is left to ask with. (Without the limit the same run is fine.)"""
     words = f"ulimit -n 5; exec {shlex.quote(sys.executable)} -m pdctl status blue"
-    asked = subprocess.run(
-        ["sh", "-c", words], env=detached.env, capture_output=True, text=True, timeout=DEADLINE, check=False
-    )
+    for _ in range(30):  # where each question happens to end before the next, two sockets are enough
+        asked = subprocess.run(
+            ["sh", "-c", words], env=detached.env, capture_output=True, text=True, timeout=DEADLINE, check=False
+        )
+        if asked.returncode:
+            break
     assert (asked.returncode, asked.stdout) == (4, ""), asked.stderr
     assert asked.stderr == (
         "error: too many open files in this process\n  fix: raise the limit of this shell: ulimit -n 65536\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING
 
 from tests.cases import for_each
@@ -31,7 +32,12 @@ def files(path: str) -> list[Path]:
     """The files a page may mean by `path`: from the root, the package, tools/ or tests/, or from a folder of these."""
     bases = (ROOT, PDCTL, ROOT / "tools", ROOT / "tests")
     found = [base / path for base in bases if (base / path).is_file()]
-    return found or [*PDCTL.glob(f"**/{path}"), *(ROOT / "tests").glob(f"**/{path}")]
+    return found or [file for file in sources() if file.as_posix().endswith(f"/{path}")]
+
+
+@cache
+def sources() -> list[Path]:
+    return [*PDCTL.rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
 
 
 def gone(text: str) -> list[str]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import functools
 import re
 from pathlib import Path
 
 from tests.cases import for_each
-
-ROOT = Path(__file__).resolve().parents[2] / "pdctl"
+from tests.project.source_files import PACKAGE, package
 
 # A room may import the rooms listed for it, itself, and the ground floor (GROUND: the modules directly in pdctl/).
 ALLOWED = {
@@ -57,26 +54,22 @@ HEAVY = {
 
 
 def rooms() -> list[str]:
-    return sorted({path.relative_to(ROOT).parts[0] for path in ROOT.rglob("*.py") if path.parent != ROOT})
+    return sorted({path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE})
 
 
 def modules(room: str) -> list[Path]:
-    return sorted((ROOT / room).rglob("*.py"))
+    return sorted((PACKAGE / room).rglob("*.py"))
 
 
-@functools.cache
-def imports(path: Path) -> frozenset[str]:
+def imports(path: Path) -> set[str]:
     """Full dotted names of everything `path` imports, wherever in the file, type-checking blocks included."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            names.add(node.module or "")
-            if node.module == "pdctl":
-                names.update(f"pdctl.{alias.name}" for alias in node.names)
-    return frozenset(names)
+    for one in package()[path].imports:
+        assert one.level == 0, f"{path}: relative import"
+        names.add(one.module)
+        if one.module == "pdctl" and one.name:
+            names.add(f"pdctl.{one.name}")
+    return names
 
 
 @for_each("room", rooms())
@@ -85,13 +78,13 @@ def test_every_arrow_points_down(room: str) -> None:
     for path in modules(room):
         targets = {name.split(".")[1] for name in imports(path) if name.startswith("pdctl.")} - {room}
         if wrong := targets - GROUND - {"__version__"} - ALLOWED[room]:
-            upward[str(path.relative_to(ROOT))] = sorted(wrong)
+            upward[str(path.relative_to(PACKAGE))] = sorted(wrong)
     assert not upward, f"{room} may not import these rooms: {upward}"
 
 
 @for_each("room", sorted(set(rooms()) - {"engine", "router", "checkpoints"}))
 def test_only_engine_and_router_name_the_heavy_libraries(room: str) -> None:
-    found = {str(path.relative_to(ROOT)): heavy for path in modules(room) if (heavy := _packages(path) & HEAVY)}
+    found = {str(path.relative_to(PACKAGE)): heavy for path in modules(room) if (heavy := _packages(path) & HEAVY)}
     assert not found, f"{room} is to load without {found}"
 
 
@@ -102,22 +95,22 @@ def _packages(path: Path) -> set[str]:
 def test_torch_stays_in_the_rank_process() -> None:
     """The engine's HTTP process answers without torch: only what a rank runs may import it at module level."""
     ranks_only = ("scheduler", "model", "kvcache", "transfer", "prefill", "decode", "kv_link")
-    for path in (ROOT / "engine").rglob("*.py"):
-        parts = path.relative_to(ROOT / "engine").parts
+    for path in (PACKAGE / "engine").rglob("*.py"):
+        parts = path.relative_to(PACKAGE / "engine").parts
         if parts[0] not in ranks_only:
             assert "torch" not in _packages(path), path
 
 
 def test_the_page_names_every_module_of_the_ground_floor_and_every_room() -> None:
-    page = (ROOT.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
-    ground = {path.stem for path in ROOT.glob("*.py")} - {"__init__", "__main__"}
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    ground = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
     assert ground == GROUND - {"__init__"}
     assert {name for name in ground if f"| `{name}.py`" not in page and f"`{name}.py` |" not in page} == set()
     assert {room for room in rooms() if not re.search(rf"\b{room}/", page)} == set()
 
 
 def test_every_file_the_page_names_is_there() -> None:
-    page = (ROOT.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
     named = re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?)[` ]", page)
     assert len(named) > 40
-    assert [name for name in named if not ((ROOT / name).exists() or (ROOT.parent / name).exists())] == []
+    assert [name for name in named if not ((PACKAGE / name).exists() or (PACKAGE.parent / name).exists())] == []

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 
 from pdctl.engines.kinds import COMMAND_LINES, EMBEDDED, ENGINES, ROUTERS
+from tests.project.source_files import PACKAGE, package
 
-PDCTL = Path(__file__).parents[2] / "pdctl"
 NAMES = {*ENGINES, *ROUTERS, *(line.kind for line in COMMAND_LINES), "mini_lb", "sglang_router"} - {"pdctl", "dynamo"}
 # Not asked for: names of repositories, and the choices of `dialect flags`.
 LISTS = {"catalogue/entry.py", "cli/dialect.py"}
-OUTSIDE = [path for path in sorted(PDCTL.rglob("*.py")) if path.relative_to(PDCTL).parts[0] != "engines"]
+# What is parsed: files where a string may be one of the names, or a name a release's constant.
+QUOTED = re.compile(rf"[\"'}}](?:{'|'.join(map(re.escape, NAMES))})[\"'{{]|\bV0_")
 
 
 @pytest.fixture(scope="module")
-def nodes() -> list[tuple[str, ast.AST]]:
-    """Every node these tests ask about, with its file: each file is parsed once."""
+def outside() -> list[Path]:
+    return [path for path in package() if path.relative_to(PACKAGE).parts[0] != "engines"]
+
+
+@pytest.fixture(scope="module")
+def nodes(outside: list[Path]) -> list[tuple[str, ast.AST]]:
+    """Every string and name of these files, with its file."""
+    texts = {str(path.relative_to(PACKAGE)): path.read_text(encoding="utf-8") for path in outside}
     return [
-        (str(path.relative_to(PDCTL)), node)
-        for path in OUTSIDE
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Constant | ast.Name | ast.ImportFrom)
+        (file, node)
+        for file, text in texts.items()
+        if QUOTED.search(text)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Constant | ast.Name)
     ]
 
 
@@ -47,10 +56,11 @@ def test_no_release_is_named_by_its_constant(nodes: list[tuple[str, ast.AST]]) -
     assert found == [], "put the span into pdctl/engines/sglang/behaviour.py, and ask whether it holds a version"
 
 
-def test_log_rows_are_imported_by_engines_alone(nodes: list[tuple[str, ast.AST]]) -> None:
+def test_log_rows_are_imported_by_engines_alone(outside: list[Path]) -> None:
     found = [
-        f"{file}:{node.lineno}: {node.module}"
-        for file, node in nodes
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pdctl.engines.sglang.logs")
+        f"{path.relative_to(PACKAGE)}: {one.module}"
+        for path in outside
+        for one in package()[path].imports
+        if one.module.startswith("pdctl.engines.sglang.logs")
     ]
     assert found == [], "ask a line for its signs (pdctl/engines/base.py)"

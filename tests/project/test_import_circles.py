@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.project.source_files import PACKAGE, SourceFile, package, read
 
 # Circles of which one side is a type, and that are still there: importer → imported. Each row taken out stays out.
 TYPE_CIRCLES: frozenset[tuple[str, str]] = frozenset(
@@ -21,43 +20,34 @@ TYPE_CIRCLES: frozenset[tuple[str, str]] = frozenset(
 
 
 def name_of(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imported(node: ast.AST, known: frozenset[str], types: bool) -> Iterator[str]:
-    """The modules that `node` imports, late imports in functions included; with `types` those of annotations too."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
-            if types:
-                yield from imported(child, known, types)
-            continue
-        if isinstance(child, ast.Import):
-            yield from (alias.name for alias in child.names if alias.name in known)
-        elif isinstance(child, ast.ImportFrom):
-            for alias in child.names:
-                full = f"{child.module}.{alias.name}"
-                yield from {full if full in known else str(child.module)} & known
-        else:
-            yield from imported(child, known, types)
+def imported(source: SourceFile, known: frozenset[str], types: bool) -> Iterator[str]:
+    """The modules that a file imports, late imports in functions included; with `types` those of annotations too."""
+    for one in source.imports:
+        if types or not one.typed:
+            full = f"{one.module}.{one.name}"
+            yield from {full if full in known else one.module} & known
 
 
-def graph(modules: dict[str, ast.Module], types: bool = False) -> dict[str, set[str]]:
+def graph(modules: dict[str, SourceFile], types: bool = False) -> dict[str, set[str]]:
     """Module → the modules it imports."""
     known = frozenset(modules)
-    return {name: set(imported(tree, known, types)) - {name} for name, tree in modules.items()}
+    return {name: set(imported(source, known, types)) - {name} for name, source in modules.items()}
 
 
-def parsed(texts: dict[str, str]) -> dict[str, ast.Module]:
-    return {name: ast.parse(text) for name, text in texts.items()}
+def parsed(texts: dict[str, str]) -> dict[str, SourceFile]:
+    return {name: read(text) for name, text in texts.items()}
 
 
 @pytest.fixture(scope="module")
-def modules() -> dict[str, ast.Module]:
-    return parsed({name_of(path): path.read_text(encoding="utf-8") for path in (ROOT / "pdctl").rglob("*.py")})
+def modules() -> dict[str, SourceFile]:
+    return {name_of(path): source for path, source in package().items()}
 
 
-def test_there_is_none(modules: dict[str, ast.Module]) -> None:
+def test_there_is_none(modules: dict[str, SourceFile]) -> None:
     found = graph(modules)
     assert sum(map(len, found.values())) > 1000, "the imports were read"
     try:
@@ -66,7 +56,7 @@ def test_there_is_none(modules: dict[str, ast.Module]) -> None:
         pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
-def test_there_is_none_of_types(modules: dict[str, ast.Module]) -> None:
+def test_there_is_none_of_types(modules: dict[str, SourceFile]) -> None:
     found = graph(modules, types=True)
     for importer, target in TYPE_CIRCLES:
         assert target in found[importer], f"{importer} no longer imports {target}: take the row out of TYPE_CIRCLES"

@@ -5,11 +5,9 @@ A name with two meanings sends whoever looks it up to the wrong place half of th
 
 from __future__ import annotations
 
-import ast
 from collections import Counter
-from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[2] / "pdctl"
+from tests.project.source_files import PACKAGE, package
 
 # Every package may have these: Python gives them their meaning.
 PYTHONS_OWN = frozenset({"__init__.py", "__main__.py"})
@@ -29,19 +27,14 @@ NAMED_AS_VERB = frozenset(
 
 
 def class_names() -> Counter[str]:
-    return Counter(
-        node.name
-        for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ClassDef)
-    )
+    return Counter(name for source in package().values() for name in source.classes)
 
 
 def file_names() -> Counter[str]:
     verbs = PACKAGE / "cli"
     return Counter(
         path.name
-        for path in PACKAGE.rglob("*.py")
+        for path in package()
         if path.name not in PYTHONS_OWN and not (path.parent == verbs and path.name in NAMED_AS_VERB)
     )
 
