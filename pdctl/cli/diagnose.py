@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from enum import Enum
 from pathlib import Path  # noqa: TC003 - Typer evaluates the annotations
 from typing import TYPE_CHECKING, Annotated
@@ -82,4 +81,4 @@ def _read(sources: log_sources.Sources, reading: LogReading, verbose: bool) -> D
         progress.close()
     if verbose:
         read_stats(library, time.monotonic() - began, term.err())
-    return replace(found, lost=sources.lost)
+    return found._replace(lost=sources.lost)

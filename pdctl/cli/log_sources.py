@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -89,14 +88,14 @@ def opened(chosen: Sources) -> tuple[Log, ...]:
     stdin = sys.stdin.buffer if "-" in chosen.paths else None
     logs = open_logs(chosen.paths, names=chosen.names, stdin=stdin)
     if chosen.lost and logs:
-        logs = (replace(logs[0], notes=(*logs[0].notes, chosen.lost)), *logs[1:])
+        logs = (logs[0]._replace(notes=(*logs[0].notes, chosen.lost)), *logs[1:])
     if not chosen.shown:
         return logs
-    return tuple(replace(log, parts=tuple(_called(part, chosen.shown) for part in log.parts)) for log in logs)
+    return tuple(log._replace(parts=tuple(_called(part, chosen.shown) for part in log.parts)) for log in logs)
 
 
 def _called(part: LogPart, shown: Mapping[str, str]) -> LogPart:
-    return replace(part, origin=shown.get(part.path, part.origin))
+    return part._replace(origin=shown.get(part.path, part.origin))
 
 
 def library(logs: tuple[Log, ...], reading: LogReading, progress: Callable[[int, int], None] | None = None) -> Library:

@@ -11,7 +11,6 @@ $PDCTL_ENGINES names modules with adapters for engines that pdctl does not know 
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -247,8 +246,7 @@ class Hint(NamedTuple):
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Adapter:
+class Adapter(NamedTuple):
     """`rows`: in the order in which they are tried.
 
     shares: the speaker whose lines it also writes, because it contains that one's code or copies its messages.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -38,8 +37,7 @@ class ListedPrefill(NamedTuple):
     port: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """`since` (inclusive) and `until` (exclusive) bound the releases it can be; both None if nothing does.
 
     role: prefill, decode, router, unified, or "" if no line shows it. level: the lowest level seen.
@@ -59,8 +57,8 @@ class Identity:
     bootstrap_port: int | None = None
     log_requests: bool | None = None
     time_stats: bool | None = None
-    timeouts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    facts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    timeouts: Mapping[str, float] = MappingProxyType({})
+    facts: Mapping[str, str] = MappingProxyType({})
     reasons: tuple[str, ...] = ()
 
     @property

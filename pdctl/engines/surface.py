@@ -6,9 +6,8 @@ SGLang's own comes first; modules named in $PDCTL_ENGINES may bring one as SURFA
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pdctl.engines import base
 from pdctl.engines.sglang.endpoints import paths
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
     Object = Mapping[str, Any]  # an object of a JSON document
 
 
-@dataclass(frozen=True, slots=True)
-class Surface:
+class Surface(NamedTuple):
     """An engine's HTTP paths, "" or () if it has none.
 
     info: what it is and was started with; the first path that does not answer 404 counts. read: that answer in the

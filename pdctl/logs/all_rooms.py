@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,11 +27,13 @@ class RowsOfInstance(NamedTuple):
     rows: tuple[Row, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class LineKinds:
     """Shared by all rooms about which the same logs say the same, so that conclusions are drawn only once."""
 
-    seen: tuple[RowsOfInstance, ...]
+    __slots__ = ("seen",)
+
+    def __init__(self, seen: tuple[RowsOfInstance, ...]) -> None:
+        self.seen = seen
 
 
 class RoomSeen(NamedTuple):

@@ -152,6 +152,10 @@ class LineNumbers:
     def origin(self) -> str:
         return self._part.origin
 
+    def place(self, offset: int) -> Place:
+        """Where the line that begins at `offset` stands; it is counted when its number is asked for."""
+        return Place(self._part.path, self.at, offset, self._part.origin)
+
     def at(self, offset: int) -> int:
         """The number of the line that begins at `offset`; for a source of a merged stream, its number in the stream."""
         return self.told(self._own(offset))
@@ -216,32 +220,3 @@ class LineNumbers:
         finally:
             stream.close()
         return lines
-
-
-class LazyPlace(Place):
-    """A place whose line number is counted when it is asked for."""
-
-    __slots__ = ("_lines",)
-    _lines: LineNumbers
-
-    def __init__(self, offset: int, lines: LineNumbers) -> None:
-        object.__setattr__(self, "offset", offset)
-        object.__setattr__(self, "_lines", lines)
-
-    @property
-    def file(self) -> str:
-        return self._lines.path
-
-    @property
-    def origin(self) -> str:
-        return self._lines.origin
-
-    @property
-    def line(self) -> int:
-        return self._lines.at(self.offset)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Place) and (self.file, self.offset) == (other.file, other.offset)
-
-    def __hash__(self) -> int:
-        return hash((self.file, self.offset))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,17 +24,27 @@ if TYPE_CHECKING:
     from pdctl.logs.part import LogPart
 
 
-@dataclass(frozen=True, slots=True)
 class Place:
-    """line: 1-based; offset: the byte where the line begins in the (decompressed) file, which identifies it.
+    """offset: the byte where the line begins in the (decompressed) file, which identifies it.
 
-    origin: for a line from a merged stream, the path of that stream, in which `line` counts; else "".
+    line: 1-based; given as a function, it is counted when it is asked for. origin: for a line from a merged stream,
+    the path of that stream, in which `line` counts; else "".
     """
 
-    file: str
-    line: int = field(compare=False)
-    offset: int
-    origin: str = field(default="", compare=False)
+    __slots__ = ("_line", "file", "offset", "origin")
+
+    def __init__(self, file: str, line: int | Callable[[int], int], offset: int, origin: str = "") -> None:
+        self.file, self._line, self.offset, self.origin = file, line, offset, origin
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Place) and (self.file, self.offset) == (other.file, other.offset)
+
+    def __hash__(self) -> int:
+        return hash((self.file, self.offset))
+
+    @property
+    def line(self) -> int:
+        return self._line if isinstance(self._line, int) else self._line(self.offset)
 
     @property
     def path(self) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import phrases
 from pdctl.engines.base import Sign
@@ -16,7 +15,7 @@ from pdctl.engines.routers.sglang_router import LIST_BYTES as LIST
 from pdctl.engines.routers.sglang_router import opens_list
 from pdctl.engines.speech import adapter
 from pdctl.logs import window
-from pdctl.logs.blocks import SIZE, Buffer, LazyPlace, LineNumbers
+from pdctl.logs.blocks import SIZE, Buffer, LineNumbers
 from pdctl.logs.clock import DAY, Clock, LogTimes, infer_zones, offset_by_entries, undated_since, zone_of_offset
 from pdctl.logs.event import RawLine, rejoined_lists
 from pdctl.logs.part import modified
@@ -294,11 +293,10 @@ class StartsAndEnds:
         if first < behind:
             terms = [SearchTerm(literal) for literal in self._mark]
             for hit in search(ByteSpan(part, first, behind), terms, Buffer(SIZE)):
-                yield RawLine(LazyPlace(hit.offset, self._lines(part)), hit.text, part)
+                yield RawLine(self._lines(part).place(hit.offset), hit.text, part)
 
 
-@dataclass(frozen=True, slots=True)
-class LogEnd:
+class LogEnd(NamedTuple):
     """last: the latest stamp among its last lines. rows: the last known lines, those of the last start only.
 
     clean: they contain an order to end, no crash before it; crashed: a crash comes first. Neither: the log just stops.

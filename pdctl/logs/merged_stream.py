@@ -9,7 +9,6 @@ import errno
 import os
 import sys
 from array import array
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.errors import NotProbedError
@@ -187,15 +186,13 @@ def _write(spool: Spool, data: bytes | bytearray) -> None:
         view = view[os.write(spool.fileno(), view) :]
 
 
-@dataclass(slots=True)
 class _Strand:
     """The lines of one process of a source. mixed: the lines of several, which cannot be told apart."""
 
-    group: str
-    part: str
-    pid: str
-    sink: SourceLines = field(default_factory=SourceLines)
-    mixed: bool = False
+    def __init__(self, group: str, part: str, pid: str) -> None:
+        self.group, self.part, self.pid = group, part, pid
+        self.sink = SourceLines()
+        self.mixed = False
 
 
 def split_by_name(

@@ -8,10 +8,9 @@ import importlib
 import os
 import time
 import zlib
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pdctl.errors import MissingExtraError, UsageError
 
@@ -49,8 +48,7 @@ class Spool:
         return self._handle
 
 
-@dataclass(frozen=True, slots=True)
-class LogPart:
+class LogPart(NamedTuple):
     """size: bytes on disk when the log was opened; a plain part is read up to there, however much it grows later.
 
     device, inode: identify the file, wherever a rotation moves it. spool: what came from stdin or a pipe, or one

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.logs import log_cache, scan
@@ -27,18 +26,15 @@ LEAST_FOR_RG, MOST_FOR_RG = 1 << 28, 1 << 32
 _GROWN = 1 << 22  # bytes by which a part may grow before its answer is cached again
 
 
-@dataclass(slots=True)
 class SearchStats:
     """What reading has cost so far. scanned: bytes on disk.
 
     remembered: parts answered from the cache; looked_up: parts for which the index of rooms gave the places.
     """
 
-    scanned: int = 0
-    seconds: float = 0.0
-    hits: int = 0
-    remembered: int = 0
-    looked_up: int = 0
+    def __init__(self) -> None:
+        self.scanned = self.hits = self.remembered = self.looked_up = 0
+        self.seconds = 0.0
 
 
 class LogQuery(NamedTuple):

@@ -8,7 +8,6 @@ import re
 import stat
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
@@ -42,8 +41,7 @@ _ENDINGS = (".log", ".txt", ".out")
 _ARCHIVES = (".tar", ".cpio")
 
 
-@dataclass(frozen=True, slots=True)
-class Log:
+class Log(NamedTuple):
     """What one process wrote. Only the nodes of one `instance` share its name, node 0 first; `parts`: oldest first.
 
     notes: sentences about the stream it was taken from. mixed: several processes wrote it, and the stream does not show
@@ -124,7 +122,7 @@ def _split_merged(found: _Found) -> Sequence[_Found]:
     why = lineless(found.part)
     if why:
         return [
-            found._replace(part=replace(found.part, form=Compression.PLAIN, size=0), notes=(f"{why}: it was not read",))
+            found._replace(part=found.part._replace(form=Compression.PLAIN, size=0), notes=(f"{why}: it was not read",))
         ]
     form = collector_format.format_of(first_bytes(found.part))
     said: list[str] = []

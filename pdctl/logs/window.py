@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines.prefix import split
 from pdctl.errors import UsageError
-from pdctl.logs.blocks import LINE, SIZE, Buffer, LazyPlace, LineNumbers, blocks
+from pdctl.logs.blocks import LINE, SIZE, Buffer, LineNumbers, blocks
 from pdctl.logs.event import RawLine
 from pdctl.logs.part import open_part
 
@@ -180,7 +180,7 @@ def lines(part: LogPart, start: int, end: int, numbers: LineNumbers) -> Iterator
                     return
                 if block.long_line.offset != long_line:
                     long_line = block.long_line.offset
-                    yield RawLine(LazyPlace(long_line, numbers), block.long_line.head, part)
+                    yield RawLine(numbers.place(long_line), block.long_line.head, part)
                 continue
             at = block.start
             while at < block.end:
@@ -190,7 +190,7 @@ def lines(part: LogPart, start: int, end: int, numbers: LineNumbers) -> Iterator
                 behind = buffer.data.find(b"\n", at, block.end)
                 behind = block.end if behind < 0 else behind
                 text = bytes(buffer.data[at : min(behind, at + LINE)])
-                yield RawLine(LazyPlace(offset, numbers), text, part)
+                yield RawLine(numbers.place(offset), text, part)
                 at = behind + 1
     finally:
         stream.close()

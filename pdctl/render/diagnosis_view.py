@@ -196,7 +196,7 @@ def _remarks(found: Sequence[EffectLines], term: Term, places: Places) -> list[s
     lines = [term.style("also said (effects, or harmless by themselves):", "bold")]
     for each in found:
         place = places.text(each.first.file, each.first.line)
-        head = f"  {each.code} {each.slug}: {each.instance}, {_count(each.count, 'line')}"
+        head = f"  {each.code} {each.slug}: {each.instance}, {_count(each.lines, 'line')}"
         lines.append(f"{head}, first {place}: {each.first.text}")
     return [line if not term.tty else fitted(line, term.width) for line in lines]
 
@@ -291,7 +291,7 @@ def document(found: Diagnosis) -> dict[str, object]:
         ],
         "remarks": [
             {
-                "code": each.code, "slug": each.slug, "instance": each.instance, "count": each.count,
+                "code": each.code, "slug": each.slug, "instance": each.instance, "count": each.lines,
                 "first": _line(each.first),
             }
             for each in found.remarks

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
 from pdctl.engines.base import Sign
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 BESIDE = 3.0  # seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Attribution:
+class Attribution(NamedTuple):
     """requested: the prefill that got the HTTP request; contacted: the one that got the page list.
 
     arrived: the decode that the KV cache reached. url: where the router sent the request.
@@ -54,18 +52,18 @@ def attribute(
 ) -> Attribution:
     """joined: router attempts that can be this room. settled: counting proves that its KV cache arrived."""
     found = _named(room_events, deployment)
-    found = replace(found, url=_url(room_events, joined))
+    found = found._replace(url=_url(room_events, joined))
     if found.decode is None and "decode" not in found.several:
-        found = replace(found, decode=_routed(room_events, deployment, joined, "decode"))
+        found = found._replace(decode=_routed(room_events, deployment, joined, "decode"))
     if found.requested is None and "requested" not in found.several:
-        found = replace(found, requested=_routed(room_events, deployment, joined, "prefill"))
+        found = found._replace(requested=_routed(room_events, deployment, joined, "prefill"))
     if found.contacted is None and "contacted" not in found.several:
-        found = replace(
-            found, contacted=Contact(room_events, deployment, around).find(found.requested, found.decode, joined)
+        found = found._replace(
+            contacted=Contact(room_events, deployment, around).find(found.requested, found.decode, joined)
         )
     if found.requested is None and found.url is None and "requested" not in found.several:
-        found = replace(found, requested=request_given_up(room_events, found.contacted, around, rooms, deployment))
-    return _completed(replace(found, arrived=_arrived(room_events, found, joined, settled)))
+        found = found._replace(requested=request_given_up(room_events, found.contacted, around, rooms, deployment))
+    return _completed(found._replace(arrived=_arrived(room_events, found, joined, settled)))
 
 
 def _named(room_events: RoomEvents, deployment: ObservedDeployment) -> Attribution:
@@ -153,11 +151,11 @@ def _completed(found: Attribution) -> Attribution:
     if found.requested is None and found.contacted is not None and "requested" not in found.several:
         why = f"its cache arrived, and only {found.contacted.value} was given the pages to write it to"
         events = (*found.contacted.events, *found.arrived.events)
-        return replace(found, requested=Conclusion(found.contacted.value, why, events))
+        return found._replace(requested=Conclusion(found.contacted.value, why, events))
     if found.contacted is None and found.requested is not None and "contacted" not in found.several:
         why = f"its cache arrived, and {found.requested.value} had the request"
         events = (*found.requested.events, *found.arrived.events)
-        return replace(found, contacted=Conclusion(found.requested.value, why, events))
+        return found._replace(contacted=Conclusion(found.requested.value, why, events))
     return found
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from pdctl.engines import numerals, phrases
@@ -36,16 +36,14 @@ TRACEBACK = 1 << 16  # bytes
 QUIET = 3.0  # seconds that other logs must go on for this one to count as stopped
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
+class Proof(NamedTuple):
     """A log line and what it proves."""
 
     says: str
     event: Event
 
 
-@dataclass(frozen=True, slots=True)
-class CauseFinding:
+class CauseFinding(NamedTuple):
     """A cause that fits. fills: values for the placeholders of its catalogue entry. fix "": use the entry's fix.
 
     asked: the prefill that had the request, by elimination, where this cause leaves only one candidate.
@@ -56,7 +54,7 @@ class CauseFinding:
     why: str
     proofs: tuple[Proof, ...]
     instance: str = ""
-    fills: Mapping[str, str] = field(default_factory=dict)
+    fills: Mapping[str, str] = MappingProxyType({})
     fix: str = ""
     asked: Conclusion | None = None
 
@@ -176,7 +174,7 @@ class Case:
 
     def with_requested(self, asked: Conclusion) -> Case:
         """The same case, with `asked` as the prefill that had the request."""
-        who = replace(self.who, requested=asked)
+        who = self.who._replace(requested=asked)
         case = Case(self.room_events, who, self.deployment, self.around, self.joined, None, self._doubts, self.lost)
         case.counted = self.counted
         return case

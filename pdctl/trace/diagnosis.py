@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,8 +34,7 @@ class SourceKind(str, Enum):
     EMPTY = "empty"
 
 
-@dataclass(frozen=True, slots=True)
-class LogSource:
+class LogSource(NamedTuple):
     """One process's log. role, speaker, release, level: "" if no line says. files: the paths to open.
 
     lines: number of lines; known: how many of the `read` sampled lines a dialect row reads. began, ended: epoch
@@ -59,8 +57,7 @@ class LogSource:
     said: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Death:
+class Death(NamedTuple):
     """An instance that ended without being told to. why: one sentence.
 
     since, at: epoch seconds between which it died: its last sign of life, and the line that proves its death; equal
@@ -83,8 +80,7 @@ class Death:
     untold: tuple[MissingEvidence, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DeploymentFinding:
+class DeploymentFinding(NamedTuple):
     """A cause other than a death: it broke rooms, or start lines or errors prove it without a room.
 
     rooms: those it broke or slowed down. since, until: epoch seconds of the first and the last of them.
@@ -104,19 +100,17 @@ class DeploymentFinding:
     grave: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class EffectLines:
-    """Lines that name an effect or are usually harmless, so no finding. count: lines with this code in the log."""
+class EffectLines(NamedTuple):
+    """Lines that name an effect or are usually harmless, so no finding. lines: those with this code in the log."""
 
     code: str
     slug: str
     instance: str
-    count: int
+    lines: int
     first: Evidence
 
 
-@dataclass(frozen=True, slots=True)
-class RoomTally:
+class RoomTally(NamedTuple):
     """rooms: outcome → count; unexplained: broken rooms with no known cause; traced: number of broken rooms traced.
 
     answered: instance → generation requests that its access lines show as answered 200, without its warm-up.
@@ -131,8 +125,7 @@ class RoomTally:
     canaries: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(NamedTuple):
     sources: tuple[LogSource, ...]
     deaths: tuple[Death, ...]
     findings: tuple[DeploymentFinding, ...]

@@ -7,7 +7,6 @@ answered and cut proves something where a room that goes well leaves no line.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -132,7 +131,6 @@ def _only(values: set[Value | None]) -> Value | None:
     return next(iter(values)) if len(values) == 1 else None
 
 
-@dataclass(slots=True)
 class JoinableRoom:
     """first: an engine's first line about it was written in [first, first + coarse); failed: when its decode gave up.
 
@@ -140,15 +138,12 @@ class JoinableRoom:
     decode, requested: names of the instances whose lines show it.
     """
 
-    room: int
-    first: float
-    coarse: float
-    last: float
-    early: bool
-    decode: str | None = None
-    requested: str | None = None
-    failed: float | None = None
-    done: bool = False
+    def __init__(self, room: int, first: float, coarse: float, last: float, early: bool) -> None:
+        self.room, self.first, self.coarse, self.last, self.early = room, first, coarse, last, early
+        self.decode: str | None = None
+        self.requested: str | None = None
+        self.failed: float | None = None
+        self.done = False
 
 
 def joinable_rooms(events: Iterable[Event], deployment: ObservedDeployment) -> dict[int, JoinableRoom]:

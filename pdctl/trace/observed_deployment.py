@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
@@ -38,8 +37,7 @@ SEPARATE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ObservedInstance:
+class ObservedInstance(NamedTuple):
     """The process of one log. hosts: addresses it is known by; ranks: `host:port` of KV managers; agents: NIXL names.
 
     default_port: the port it uses when a request carries no bootstrap port. started, last: epoch seconds of its start
@@ -252,7 +250,7 @@ def routers_of(name: str, identity: Identity, starts: Iterable[Event]) -> tuple[
 
 def _as_listed(name: str, identity: Identity, event: Event) -> RouterWorkers:
     listed = event.values.get("prefill", "")
-    told = replace(identity, facts={"prefill": listed, "decode": event.values.get("decode", "")})
+    told = identity._replace(facts={"prefill": listed, "decode": event.values.get("decode", "")})
     return RouterWorkers(name, told.prefills, told.decodes, event, _cut(listed, event))
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +24,7 @@ class RoomOutcome(str, Enum):
 BROKEN = frozenset({RoomOutcome.FAILED, RoomOutcome.HUNG})
 
 
-@dataclass(frozen=True, slots=True)
-class RoomStep:
+class RoomStep(NamedTuple):
     """One log line that belongs to the room. row: the dialect row that reads it, "" if it only names the room.
 
     t: seconds since the epoch on the clock of the host that wrote it, None without a time; the line was written in
@@ -51,8 +49,7 @@ class RoomStep:
     echo: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(NamedTuple):
     """A log line and what it proves here."""
 
     instance: str
@@ -62,8 +59,7 @@ class Evidence:
     says: str
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(NamedTuple):
     """The first thing that should have happened and did not. side: prefill, decode, router or client."""
 
     code: str
@@ -74,8 +70,7 @@ class Cause:
     instance: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class WrongPrefill:
+class WrongPrefill(NamedTuple):
     """The request went to one prefill, the decode's TransferInfo to another.
 
     by_elimination: no line says which prefill had the request; the contacted one is ruled out, and one is left.
@@ -86,16 +81,14 @@ class WrongPrefill:
     by_elimination: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MissingEvidence:
+class MissingEvidence(NamedTuple):
     """What no line says, and the flag that would have written the line."""
 
     what: str
     enable_with: str
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(NamedTuple):
     """An instance involved in the room. why: how that is known."""
 
     instance: str
@@ -103,8 +96,7 @@ class Lane:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Duration:
+class Duration(NamedTuple):
     """start: seconds since the room began, None if the line gives only the length. bytes, gb_s: of a transfer.
 
     start_uncertainty_s: of `start`, which is on the clock of the room's lines; uncertainty_s: of `seconds`.
@@ -120,8 +112,7 @@ class Duration:
     start_uncertainty_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class LongestGap:
+class LongestGap(NamedTuple):
     """The longest stretch without progress; start and end are seconds since the room began.
 
     after, before: the line at each end ("decode-0 Sending …"); before is "" if nothing follows. code "": not named.
@@ -137,8 +128,7 @@ class LongestGap:
     code: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ClockOffset:
+class ClockOffset(NamedTuple):
     """The instance's clock is `offset_s` ahead of the first lane's (None: unknown); `why` names the lines."""
 
     instance: str
@@ -147,8 +137,7 @@ class ClockOffset:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(NamedTuple):
     """known: for each attribute that is not None, by its name in the JSON contract, how it is known.
 
     rids: instance → the request's id there. prefill_requested got the HTTP request, prefill_contacted got the decode's
@@ -187,8 +176,7 @@ class Room:
     open_until: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RoomSummary:
+class RoomSummary(NamedTuple):
     """One line of `pdctl rooms`. seconds: first to last line; first_seen: epoch seconds, None without a time.
 
     at_least: no line ends it, so `seconds` runs to the last line of the logs it appears in.

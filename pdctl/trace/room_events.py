@@ -5,8 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
 from pdctl.engines.base import Phase, Sign
@@ -37,8 +36,7 @@ HALF = {Phase.FINISHED: Phase.TRANSFER}
 LEFT_CODE = "PD706"
 
 
-@dataclass(frozen=True, slots=True)
-class RoomEvents:
+class RoomEvents(NamedTuple):
     """events: lines with the room or one of its rids. rids: instance → the request ids in its lines, in order."""
 
     room: int
@@ -186,8 +184,7 @@ def finish_reason(event: Event) -> str:
     return found[1] if found else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Conclusion:
+class Conclusion(NamedTuple):
     """value: an instance's name. Every conclusion rests on lines that exist.
 
     by_elimination: no line names it, but all others are ruled out.
@@ -224,8 +221,7 @@ STAMP = "%Y-%m-%d %H:%M:%S"
 FREE = "free space where its log is (`pdctl doctor` says how much is left), and reproduce it"
 
 
-@dataclass(frozen=True, slots=True)
-class LostLines:
+class LostLines(NamedTuple):
     """The lines one log lacks. first, last: between these times, as that log writes them. place: of its last word.
 
     spans: the periods in which they were to be written, in epoch seconds, in order. why: the error of the last of them.

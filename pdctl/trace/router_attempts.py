@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
@@ -81,7 +80,6 @@ def _outnumbered(
     return False
 
 
-@dataclass(slots=True)
 class RouterAttempt:
     """prefill, decode: URLs, "" if no line names them. start, end: epoch seconds; end None: no end in these logs.
 
@@ -92,18 +90,15 @@ class RouterAttempt:
     lines are missing from an incomplete log; it can be any room's.
     """
 
-    router: str
-    request: str
-    number: int
-    start: float
-    prefill: str = ""
-    decode: str = ""
-    end: float | None = None
-    status: int | None = None
-    listed: bool = False
-    closed: bool = False
-    lost: bool = False
-    lines: list[Event] = field(default_factory=list)
+    def __init__(
+        self, router: str, request: str, number: int, start: float, end: float | None = None, lost: bool = False
+    ) -> None:
+        self.router, self.request, self.number = router, request, number
+        self.start, self.end, self.lost = start, end, lost
+        self.prefill = self.decode = ""
+        self.status: int | None = None
+        self.listed = self.closed = False
+        self.lines: list[Event] = []
 
 
 class _Request:

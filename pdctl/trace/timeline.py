@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from math import floor
 from typing import TYPE_CHECKING, NamedTuple
@@ -57,7 +56,7 @@ class RoomClock:
 
     def started(self, measured: Iterable[Duration]) -> tuple[Duration, ...]:
         """Add the uncertainty of their starts: entry_time has milliseconds, the room's beginning may not."""
-        return tuple(replace(one, start_uncertainty_s=self.step_s) for one in measured)
+        return tuple(one._replace(start_uncertainty_s=self.step_s) for one in measured)
 
     def _time(self, event: Event) -> float | None:
         return None if event.t is None else self._floor(event.t - self._shifts.get(event.instance, 0.0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.trace.attribution import Attribution, attribute
@@ -79,7 +78,7 @@ class Tracer:
             case = case.with_requested(verdict.finding.asked)
         ended, shown = outcome(case, around.rooms, verdict.finding)
         told = room_report(case, ended, shown, verdict, missing_evidence(case, ended, verdict.fix))
-        told = replace(told, notes=(*told.notes, *self.library.zone_notes))
+        told = told._replace(notes=(*told.notes, *self.library.zone_notes))
         unnamed = any(event.instance in self.mixed for event in room_events.events)
         return _without_verdict(told, self.mixed) if unnamed else told
 
@@ -272,8 +271,8 @@ def _without_verdict(room: Room, among: Iterable[str]) -> Room:
     several = ", ".join(sorted({step.instance for step in room.events} & set(among)))
     what = f"which process wrote which line: {several} holds lines of several processes, and none names its own"
     failed = room.outcome is RoomOutcome.FAILED
-    return replace(
-        room, outcome=RoomOutcome.FAILED if failed else RoomOutcome.UNKNOWN, prefill_requested=None,
+    return room._replace(
+        outcome=RoomOutcome.FAILED if failed else RoomOutcome.UNKNOWN, prefill_requested=None,
         prefill_contacted=None, decode=None, cause=None, wrong_prefill=None, consequences=(), fix="", gap=None,
         evidence=(), known={}, missing_evidence=(MissingEvidence(what, SEPARATE),),
         notes=(f"no verdict: {what}",),

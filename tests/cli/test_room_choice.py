@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,7 +84,7 @@ def test_without_a_run_there_is_nothing_to_read(tmp_path: Path, monkeypatch: pyt
     ],
 )
 def test_the_exit_code_is_that_of_the_worst_room(outcomes: list[RoomOutcome], code: ExitCode) -> None:
-    assert exit_code([replace(samples.blind(), outcome=outcome) for outcome in outcomes]) is code
+    assert exit_code([samples.blind()._replace(outcome=outcome) for outcome in outcomes]) is code
 
 
 def _break_off(file: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.logs.blocks import LazyPlace, LineNumbers
+from pdctl.logs.blocks import LineNumbers
 from pdctl.logs.event import Place
 from pdctl.logs.part import examine
 
@@ -34,7 +34,7 @@ def test_a_place_is_the_same_whether_its_line_was_counted_or_not(tmp_path: Path)
     path = tmp_path / "d.log"
     path.write_bytes(DATA)
     offset = DATA.index(b"line 12345")
-    later = LazyPlace(offset, LineNumbers(examine(str(path))))
+    later = LineNumbers(examine(str(path))).place(offset)
     place = Place(str(path), 12345, offset)
     assert later == place
     assert hash(later) == hash(place)

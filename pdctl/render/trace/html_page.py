@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -345,7 +344,7 @@ def _section(told: Room, prefix: str, zone: dt.tzinfo | None) -> Iterator[str]:
         yield from lines(room.evidence, room)
     if room.echoes:
         yield "<h2>Echoes: effects, not causes</h2>"
-        yield from lines([replace(line, says="") for line in room.echoes], room)
+        yield from lines([line._replace(says="") for line in room.echoes], room)
     yield from _listed("What followed", room.consequences)
     if room.missing_evidence:
         yield "<h2>Missing evidence</h2><ul>"
@@ -371,11 +370,10 @@ def _section(told: Room, prefix: str, zone: dt.tzinfo | None) -> Iterator[str]:
 
 def _renamed(room: Room, names: Mapping[str, str]) -> Room:
     """The room with short file names; the full paths are listed once."""
-    return replace(
-        room,
-        events=tuple(replace(step, file=names[step.file]) for step in room.events),
-        evidence=tuple(replace(line, file=names[line.file]) for line in room.evidence),
-        echoes=tuple(replace(line, file=names[line.file]) for line in room.echoes),
+    return room._replace(
+        events=tuple(step._replace(file=names[step.file]) for step in room.events),
+        evidence=tuple(line._replace(file=names[line.file]) for line in room.evidence),
+        echoes=tuple(line._replace(file=names[line.file]) for line in room.echoes),
     )
 
 

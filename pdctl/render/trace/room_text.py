@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.render.term import cells, fitted, padded, prose, table, wrapped
@@ -151,7 +150,7 @@ def verdict(room: Room, term: Term, places: Places) -> Iterator[list[str]]:
     yield _headline(room, term)
     yield _contact(room, term)
     yield _lines("evidence", room.evidence, room, term, places)
-    echoes = [replace(line, says="") for line in room.echoes]  # the title says it for all of them
+    echoes = [line._replace(says="") for line in room.echoes]  # the title says it for all of them
     yield _lines("echoes (effects, not causes)", echoes, room, term, places)
     yield [line for each in room.consequences for line in prose(term, "then:", each, "bold")]
     yield _missing(room, term)

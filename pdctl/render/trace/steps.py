@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -110,8 +109,7 @@ LAST = 99
 NUMBER = re.compile(r"\d+")
 
 
-@dataclass(frozen=True, slots=True)
-class StepRow:
+class StepRow(NamedTuple):
     """step: the first of the joined lines; ranks: those of all of them, in order."""
 
     step: RoomStep

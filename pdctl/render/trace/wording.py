@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import os
 from collections.abc import Mapping
@@ -172,10 +171,8 @@ def _shown(value: object, term: Term | None) -> object:
     if isinstance(value, str):
         return value if isinstance(value, Enum) else visible(value, term)
     if isinstance(value, tuple):
-        return tuple(_shown(each, term) for each in value)
+        shown = [_shown(each, term) for each in value]
+        return value._make(shown) if hasattr(value, "_make") else tuple(shown)
     if isinstance(value, Mapping):
         return {_shown(key, term): _shown(each, term) for key, each in value.items()}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {each.name: _shown(getattr(value, each.name), term) for each in dataclasses.fields(value)}
-        return dataclasses.replace(value, **fields)
     return value

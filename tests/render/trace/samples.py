@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import io
 import re
-from dataclasses import replace
 
 from pdctl.engines.base import Phase
 from pdctl.render.term import Term
@@ -70,7 +69,7 @@ def step(
         offset=line * 100,
         text=text,
     )
-    return replace(base, **more)  # type: ignore[arg-type]
+    return base._replace(**more)  # type: ignore[arg-type]
 
 
 def evidence(of: RoomStep, says: str) -> Evidence:
@@ -154,14 +153,14 @@ def healthy() -> Room:
         step("prefill-0", Phase.TRANSFER, 0.0421, 90 + rank, f"sending kvcache room={number}", f"TP{rank}")
         for rank in range(4)
     ]
-    fine = tuple(replace(each, uncertainty_s=0.001) for each in ranks)
+    fine = tuple(each._replace(uncertainty_s=0.001) for each in ranks)
     events = (
         step("router", Phase.DISPATCHED, 0.0, 12, f"room={number} prefill-0 decode-0", uncertainty_s=0.001),
         step("decode-0", Phase.HANDSHAKE, 0.0118, 40, f"page list sent room={number}", uncertainty_s=0.001),
-        *(replace(each, role="prefill") for each in fine),
+        *(each._replace(role="prefill") for each in fine),
         step("decode-0", Phase.FINISHED, 0.2534, 44, f"finished room={number} tokens=8", uncertainty_s=0.001),
     )
-    events = tuple(replace(each, role=each.instance.split("-")[0]) for each in events)
+    events = tuple(each._replace(role=each.instance.split("-")[0]) for each in events)
     return Room(
         room=number,
         rids={},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -26,13 +25,12 @@ EVIL = (
 def poisoned() -> Room:
     """EVIL everywhere a log, a file name or a user's dialect could put it."""
     room = samples.wrong_prefill()
-    steps = tuple(replace(step, text=EVIL, instance=step.instance + EVIL, rank=EVIL, file=EVIL) for step in room.events)
-    lines = tuple(replace(line, text=EVIL, says=EVIL, file=EVIL, instance=EVIL) for line in room.evidence)
+    steps = tuple(step._replace(text=EVIL, instance=step.instance + EVIL, rank=EVIL, file=EVIL) for step in room.events)
+    lines = tuple(line._replace(text=EVIL, says=EVIL, file=EVIL, instance=EVIL) for line in room.evidence)
     assert room.gap is not None
     assert room.wrong_prefill is not None
-    return replace(
-        room,
-        events=(*steps, replace(steps[0], role=EVIL, instance=EVIL, phase=Phase.TRANSFER)),
+    return room._replace(
+        events=(*steps, steps[0]._replace(role=EVIL, instance=EVIL, phase=Phase.TRANSFER)),
         rids={EVIL: EVIL},
         prefill_requested=EVIL,
         prefill_contacted=EVIL + "2",
@@ -41,9 +39,9 @@ def poisoned() -> Room:
         evidence=lines,
         echoes=lines,
         lanes=(Lane(EVIL, EVIL, EVIL), *room.lanes),
-        durations=tuple(replace(each, name=EVIL, instance=EVIL) for each in room.durations),
-        gap=replace(room.gap, after=EVIL, before=EVIL, code=EVIL),
-        wrong_prefill=replace(room.wrong_prefill, requested=EVIL, contacted=EVIL),
+        durations=tuple(each._replace(name=EVIL, instance=EVIL) for each in room.durations),
+        gap=room.gap._replace(after=EVIL, before=EVIL, code=EVIL),
+        wrong_prefill=room.wrong_prefill._replace(requested=EVIL, contacted=EVIL),
         missing_evidence=(MissingEvidence(EVIL, EVIL),),
         consequences=(EVIL,),
         notes=(EVIL,),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,9 +36,9 @@ def test_a_rank_that_says_it_twice_gets_a_row_for_each() -> None:
 def test_rows_of_two_seconds_instances_or_texts_stay_apart() -> None:
     first = samples.step("prefill0", Phase.BOOTSTRAP, 1.0, 1, "room=7", "TP0")
     others = [
-        replace(first, rank="TP1", t=(first.t or 0) + 1),
-        replace(first, rank="TP1", t=(first.t or 0) + 1, instance="prefill1"),
-        replace(first, rank="TP2", t=(first.t or 0) + 1, text="another"),
+        first._replace(rank="TP1", t=(first.t or 0) + 1),
+        first._replace(rank="TP1", t=(first.t or 0) + 1, instance="prefill1"),
+        first._replace(rank="TP2", t=(first.t or 0) + 1, text="another"),
     ]
     assert len(collapsed([first, *others])) == 4
 
@@ -140,7 +139,7 @@ def test_a_short_room_is_to_scale() -> None:
     ids=str,
 )
 def test_any_gap_has_an_axis(start: float, end: float) -> None:
-    room = replace(samples.wrong_prefill(), gap=LongestGap(start, end, end - start, 1.0, "a", "b", "decode0"))
+    room = samples.wrong_prefill()._replace(gap=LongestGap(start, end, end - start, 1.0, "a", "b", "decode0"))
     axis = Axis.of(room)
     assert 0 <= axis.place(start) <= axis.place(end) <= 100
     assert all(0 <= percent <= 100 for _, percent in axis.ticks())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -75,7 +74,7 @@ def test_a_pipe_gets_tabs_and_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_canary_is_marked_where_there_is_one() -> None:
     """Doctor leaves one on purpose: nobody is to look for the user behind it."""
-    mine = replace(FOUND[1], canary=True)
+    mine = FOUND[1]._replace(canary=True)
     head, ok, failed, _ = shown(tty=True, found=(FOUND[0], mine, FOUND[2])).splitlines()
     assert head.endswith("CAUSE  NOTE")
     assert failed.endswith("PD201  canary")
@@ -140,7 +139,7 @@ def test_every_order_places_what_is_not_known_first(name: str) -> None:
 
 
 def test_a_room_without_an_end_lasted_at_least_so_long() -> None:
-    mine = replace(FOUND[1], at_least=True)
+    mine = FOUND[1]._replace(at_least=True)
     row = shown(tty=True, found=(mine,)).splitlines()[1]
     assert "≥ 20 s" in row
     assert row.endswith("no end")
