@@ -8,26 +8,70 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import orjson
 
-from pdctl.router.exchange import JSON, error_body
-from pdctl.router.leg import Leg, LegCause, LegFailure, StreamError, first_event, merge_logprobs, stream_error
+from pdctl.router.body import StreamError, first_event, merge_logprobs, stream_error
+from pdctl.router.clients import JSON, error_body
 from pdctl.router.log import logger
-from pdctl.router.registry import WorkerRole
+from pdctl.router.registry import Worker, WorkerRole
 from pdctl.router.room_ledger import AttemptOutcome
+from pdctl.router.upstream import RouterExhausted, UpstreamError
 
 if TYPE_CHECKING:
-    from pdctl.router.leg import ClientCall
+    from pdctl.router.body import GenerationBody
+    from pdctl.router.clients import Exchange
     from pdctl.router.registry import Worker, WorkerPair
-    from pdctl.router.room_ledger import Record
-    from pdctl.router.upstream import Headers, Payload
+    from pdctl.router.room_ledger import LegRecord, Record
+    from pdctl.router.upstream import Connection, Headers, Payload
 
+
+MAX_ANSWER = 512 << 20  # bytes of an answer that is held until it is complete: as many as of a body
+KEEP = 16  # pieces of a prefill's answer: enough for an error; its one token is also the first of decode's
 LINGER = 10.0  # seconds a prefill may still send after decode has finished
 ROOMS_IN_HEADER = 64  # clients refuse headers of 8 KiB; GET /rooms/{room} lists all rooms
 # Valid for one connection only, or set by the router itself.
 NOT_PASSED_ON = frozenset((b"connection", b"content-length", b"keep-alive", b"transfer-encoding", b"x-request-id"))
+
+
+class ClientCall:
+    """A client's request as every attempt sees it; `forward` holds the header lines for both workers."""
+
+    __slots__ = ("body", "exchange", "forward", "request_id", "target")
+
+    def __init__(self, exchange: Exchange, body: GenerationBody, request_id: bytes, forward: bytes) -> None:
+        self.exchange, self.body, self.request_id, self.forward = exchange, body, request_id, forward
+        self.target = exchange.path + b"?" + exchange.query if exchange.query else exchange.path
+
+
+class LegCause(str, Enum):
+    CONNECT = "connect"
+    ROUTER = "router_exhausted"  # not the worker's fault
+    LOST = "lost"
+    STATUS = "status"
+    STREAM = "stream_error"
+    DEADLINE = "deadline"
+
+
+@dataclass(frozen=True, slots=True)
+class LegFailure:
+    """Which leg failed and how; `status` is what the client should get for it.
+
+    `retry_after`: when the client should come back, in the worker's own words; empty if it did not say.
+    """
+
+    role: WorkerRole
+    worker: Worker
+    cause: LegCause
+    status: int
+    text: str
+    retry_after: bytes = b""
+
+    def __str__(self) -> str:
+        return f"{self.role.value} {self.worker.url} {self.text}"
 
 
 class Attempt:
@@ -241,6 +285,143 @@ class Attempt:
         text = f"still open {LINGER:g} s after decode had finished"
         if self.prefill.cancel(text):
             self.leg_failed(self.prefill, LegCause.DEADLINE, 504, text)
+
+
+class Leg:
+    """`over`: nothing more will come of it. True before its start and after its end, however it ended."""
+
+    __slots__ = (
+        "_connecting",
+        "_held",
+        "attempt",
+        "connection",
+        "headers",
+        "over",
+        "parts",
+        "piping",
+        "record",
+        "role",
+        "status",
+        "streams",
+        "worker",
+    )
+
+    def __init__(self, attempt: Attempt, role: WorkerRole, worker: Worker, record: LegRecord) -> None:
+        self.attempt, self.role, self.worker, self.record = attempt, role, worker, record
+        self.status = 0
+        self.headers: Headers = []
+        self.parts: list[bytes] = []
+        self._held = 0  # bytes of `parts`
+        self.over = True
+        self.streams = self.piping = False
+        self.connection: Connection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.status < 300
+
+    def start(self, call: ClientCall, payload: Payload) -> None:
+        pool = self.worker.pool
+        head = b"%b %b HTTP/1.1\r\nhost: %b\r\n%bcontent-length: %d\r\n\r\n" % (
+            call.exchange.method,
+            call.target,
+            pool.authority,
+            call.forward,
+            sum(map(len, payload)),
+        )
+        self.over = False
+        self.worker.load += 1
+        self.connection = pool.take()
+        if self.connection is not None:
+            self.connection.send(head, payload, self)
+        else:
+            self._connecting = asyncio.get_running_loop().create_task(self._connect(head, payload))
+
+    async def _connect(self, head: bytes, payload: Payload) -> None:
+        try:
+            self.connection = await self.worker.pool.connect()
+        except UpstreamError as error:
+            if not self.over:
+                self._leave()
+                self.worker.wake.set()  # check it now rather than at the next interval
+                if isinstance(error, RouterExhausted):
+                    self.attempt.leg_failed(self, LegCause.ROUTER, 503, str(error))
+                else:
+                    self.attempt.leg_failed(self, LegCause.CONNECT, 502, str(error))
+            return
+        self._connecting = None
+        if self.over:  # cancelled at the very moment the connection was made
+            self.connection.drop()
+        else:
+            self.connection.send(head, payload, self)
+
+    def cancel(self, why: str) -> bool:
+        """Close the connection. Return whether the leg was still running."""
+        if self.over:
+            return False
+        self._leave()
+        self.record.problem = self.record.problem or why
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self.connection is not None:
+            self.connection.drop()
+        return True
+
+    def _leave(self) -> None:
+        self.over = True
+        self.worker.load -= 1
+        self.record.ended = time.monotonic()
+
+    @property
+    def retry_after(self) -> bytes:
+        """Seconds, as the worker wrote them; empty if it sent none or a date."""
+        value = next((value for name, value in self.headers if name == b"retry-after"), b"")
+        return value if value.isdigit() else b""
+
+    def text(self) -> str:
+        """Return the beginning of an error answer."""
+        return b"".join(self.parts)[:500].decode("utf-8", "replace").strip()
+
+    def on_head(self, status: int, headers: Headers) -> None:
+        self.status = self.record.status = status
+        self.record.answered = time.monotonic()
+        self.headers = headers
+        for name, value in headers:
+            if name == b"content-type":
+                self.streams = value.startswith(b"text/event-stream")
+        if self.role is WorkerRole.PREFILL:
+            self.attempt.advance()
+
+    def on_data(self, data: bytes) -> None:
+        if self.piping:
+            self.attempt.pipe(data)
+        elif self.role is WorkerRole.DECODE or self.attempt.keep_prefill or len(self.parts) < KEEP:
+            self._held += len(data)
+            if self._held > MAX_ANSWER:
+                self._refuse_more()
+                return
+            self.parts.append(data)
+            if self.role is WorkerRole.DECODE and self.streams:
+                self.attempt.advance()
+
+    def _refuse_more(self) -> None:
+        text = f"answered with more than {MAX_ANSWER} bytes"
+        self.parts.clear()
+        self.cancel(text)
+        self.attempt.leg_failed(self, LegCause.LOST, 502, text)
+
+    def on_end(self) -> None:
+        self._leave()
+        if self.ok:
+            self.worker.last_success = self.record.ended
+            self.attempt.leg_ended(self)
+        else:
+            self.attempt.leg_refused(self)
+
+    def on_lost(self, reason: str) -> None:
+        self._leave()
+        self.attempt.leg_failed(self, LegCause.LOST, 502, reason)
 
 
 def passed_on(headers: Headers) -> bytes:

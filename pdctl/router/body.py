@@ -1,4 +1,4 @@
-"""A generation request's body: what the router reads in it, and how the three bootstrap fields are added.
+"""Bodies of generations: what the router reads in requests and answers, and how the three bootstrap fields are added.
 
 The client's bytes are spliced, never re-serialised, so unknown fields, big integers, order and escapes are kept. A
 large body is read piece by piece off the event loop and sent on without being copied: the router finds where the
@@ -12,6 +12,7 @@ import json
 import math
 import random
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -325,3 +326,78 @@ def check_items(count: int | None) -> int | None:
     if count is not None and count > MAX_ITEMS:
         raise BadBody(f"a batch of {count} items; at most {MAX_ITEMS} are taken at once: send several requests")
     return count
+
+
+@dataclass(frozen=True, slots=True)
+class StreamError:
+    status: int
+    message: str
+
+
+def first_event(parts: Sequence[bytes]) -> bool:
+    """Return whether the stream starts with a complete event that has data."""
+    text = parts[0] if len(parts) == 1 else b"".join(parts)
+    return text.startswith(b"data:") and b"\n\n" in text
+
+
+def stream_error(parts: Sequence[bytes]) -> StreamError | None:
+    """Return the error that is the first event of a stream, or None if that is no error.
+
+    sglang 0.5.8-0.5.23 answers 200 before it knows the outcome: a failed KV transfer then comes as `{"error": {…,
+    "code": 500}}` (OpenAI routes) or as a finish reason `abort` with a status code (/generate). An error without a code
+    is the client's own (0.5.8).
+    """
+    text = parts[0] if len(parts) == 1 else b"".join(parts)
+    first = text[: text.find(b"\n\n")] if b"\n\n" in text else text
+    if b'"error"' not in first and b'"abort"' not in first:
+        return None
+    try:
+        event = orjson.loads(first.removeprefix(b"data:").strip())
+    except orjson.JSONDecodeError:
+        return None
+    return _error_of(event) if isinstance(event, dict) else None
+
+
+def _error_of(event: dict[str, Any]) -> StreamError | None:
+    error = event.get("error")
+    if isinstance(error, dict):
+        return StreamError(_status(error.get("code"), 400), str(error.get("message", "")))
+    meta = event.get("meta_info")
+    reason = meta.get("finish_reason") if isinstance(meta, dict) else None
+    if isinstance(reason, dict) and reason.get("type") == "abort" and reason.get("status_code") is not None:
+        return StreamError(_status(reason["status_code"], 500), str(reason.get("message", "")))
+    return None
+
+
+def _status(value: object, default: int) -> int:
+    return value if isinstance(value, int) and 400 <= value < 600 else default
+
+
+def merge_logprobs(prefill: bytes, decode: bytes) -> bytes:
+    """Return decode's /generate answer with the prompt's logprobs in front, which only the prefill has computed.
+
+    If either answer has another shape, decode's is returned unchanged.
+    """
+    try:
+        theirs, ours = orjson.loads(prefill), orjson.loads(decode)
+    except orjson.JSONDecodeError:
+        return decode
+    if isinstance(theirs, list) and isinstance(ours, list):
+        merged = [_merge(one, other) for one, other in zip(theirs, ours, strict=False)]
+    else:
+        merged = [_merge(theirs, ours)]
+    return orjson.dumps(ours) if any(merged) else decode
+
+
+def _merge(prefill: object, decode: object) -> bool:
+    theirs, ours = _meta(prefill), _meta(decode)
+    first, second = theirs.get("input_token_logprobs"), ours.get("input_token_logprobs")
+    if not isinstance(first, list) or not isinstance(second, list):
+        return False
+    ours["input_token_logprobs"] = first + second
+    return True
+
+
+def _meta(answer: object) -> dict[str, Any]:
+    meta = answer.get("meta_info") if isinstance(answer, dict) else None
+    return meta if isinstance(meta, dict) else {}

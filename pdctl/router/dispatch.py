@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import orjson
 
 from pdctl.json_members import LARGE, MAX_WAITING, BadBody, Busy, LargeBodyReader
-from pdctl.router.attempt import Attempt
+from pdctl.router.attempt import Attempt, ClientCall, LegCause, LegFailure
 from pdctl.router.body import GenerationBody, LargeGenerationBody
-from pdctl.router.exchange import JSON, Exchange
-from pdctl.router.leg import ClientCall, LegCause, LegFailure
+from pdctl.router.clients import JSON, Exchange
 from pdctl.router.log import line, logger, requests_shown
 from pdctl.router.registry import WorkerRole
 from pdctl.router.room_ledger import AttemptOutcome, Record, RoomLedger

@@ -15,8 +15,8 @@ from pdctl.errors import UsageError
 from pdctl.router import documents
 from pdctl.router.attempt import passed_on
 from pdctl.router.body import GenerationBody
+from pdctl.router.clients import Exchange
 from pdctl.router.documents import CONTENT_TYPE, exposition
-from pdctl.router.exchange import Exchange
 from pdctl.router.log import logger
 from pdctl.router.registry import PortSource, Registry, Worker, WorkerPair, WorkerRole
 from pdctl.router.room_ledger import SCHEMA as ROOMS

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from pdctl import open_files
 from pdctl.errors import LaunchError
 from pdctl.http_auth import SIGNATURE, AccessLevel, Gate, Keys
+from pdctl.router.clients import ClientLimits, files_for
 from pdctl.router.dispatch import Chooser, Dispatcher, make_policy
-from pdctl.router.listener import ClientLimits, files_for
 from pdctl.router.log import logger
 from pdctl.router.manage import Management, refuse_method
 from pdctl.router.monitor import Monitor
@@ -25,7 +25,7 @@ from pdctl.thread_death import guard_threads
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from pdctl.router.exchange import Exchange
+    from pdctl.router.clients import Exchange
     from pdctl.router.upstream import Headers
 
 ROUTES = {path.encode(): path for path in ("/generate", "/v1/chat/completions", "/v1/completions")}

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import httptools
 import orjson
 
-from pdctl.router.exchange import JSON, PHRASES, Exchange, error_body
-from pdctl.router.listener import SHARE, AcceptLoop, PeerShares
+from pdctl.router.clients import JSON, PHRASES, SHARE, AcceptLoop, Exchange, PeerShares, error_body
 from pdctl.router.log import Throttled
 from pdctl.router.upstream import Headers, no_delay
 from pdctl.thread_death import guarded
@@ -22,7 +21,7 @@ from pdctl.thread_death import guarded
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdctl.router.listener import ClientLimits
+    from pdctl.router.clients import ClientLimits
     from pdctl.thread_death import Tell
 
 MAX_HEAD = 64 * 1024  # bytes of request line and headers

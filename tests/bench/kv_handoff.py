@@ -28,7 +28,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from pdctl.engine.decode.decode_manager import DecodeManager
-from pdctl.engine.kv_link.rank_shape import DisaggConfig
+from pdctl.engine.kv_link.kv_manager import DisaggConfig
 from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.kvcache.pool_geometry import Layout, PoolGeometry
 from pdctl.engine.prefill.bootstrap_server import BootstrapServer

@@ -19,12 +19,10 @@ import zmq
 from pdctl.engine.cluster.node_links import NONCE, Greeting, Leaving, Lost, NodeHello, Nodes, NodeWire, Up
 from pdctl.engine.cluster.node_links import codec as node_codec
 from pdctl.engine.cluster.rank_processes import Ranks
-from pdctl.engine.cluster.rendezvous import Everybody, Here, Meeting
-from pdctl.engine.cluster.rendezvous import codec as meeting_codec
 from pdctl.engine.config.instance_args import ServerArgs
 from pdctl.engine.decode.decode_manager import DecodeManager
 from pdctl.engine.drill.kv_faults import FrameFaults
-from pdctl.engine.ipc.channels import SocketKeys
+from pdctl.engine.ipc.channels import Everybody, Here, Meeting, SocketKeys, meeting_codec
 from pdctl.engine.kv_link import kv_loop as loops
 from pdctl.engine.kv_link import room_state as failure
 from pdctl.engine.kv_link.bootstrap_client import TIMEOUT, BootstrapClient, ParallelInfo, RankEndpoint

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 PDCTL = ROOT / "pdctl"
 NAMED = re.compile(r"`([\w/]+\.py)(?: [\w.]+)?`")
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-# `(engine/cluster/rendezvous.py)`, `pdctl/fleet/` in a comment or docstring: with a directory of the package in front.
+# `(engine/ipc/channels.py)`, `pdctl/fleet/` in a comment or docstring: with a directory of the package in front.
 FOLDERS = "|".join(path.name for path in PDCTL.iterdir() if path.is_dir())
 IN_CODE = re.compile(rf"(?<![\w/.-])(?:pdctl/)?((?:{FOLDERS})(?:/\w+)*/\w+\.py)\b")
 # SGLang's own files, which pages quote beside ours.

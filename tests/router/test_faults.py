@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pdctl.router import leg as leg_module
+from pdctl.router import attempt as attempt_module
 from pdctl.router import upstream
 from pdctl.router.router_args import Origin
 from pdctl.router.upstream import ConnectionPool, UpstreamError, ask
@@ -54,7 +54,7 @@ def test_a_failed_leg_is_retried_on_another_pair_with_a_new_room(leg: str, failu
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_an_answer_that_is_held_has_a_largest_size(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leg_module, "MAX_ANSWER", 1000)
+    monkeypatch.setattr(attempt_module, "MAX_ANSWER", 1000)
 
     async def scenario() -> None:
         async with fleet(2, 2) as made:

@@ -77,7 +77,7 @@ def test_without_any_key_only_this_machine_changes_workers(
     async def scenario() -> None:
         async with fleet(1, 1, allow_unauthenticated_workers=flag) as made:
             assert (await stranger(made))[0] == 202  # from 127.0.0.1
-            monkeypatch.setattr("pdctl.router.exchange.Exchange.from_this_machine", False)
+            monkeypatch.setattr("pdctl.router.clients.Exchange.from_this_machine", False)
             assert (await stranger(made))[0] == status
 
     asyncio.run(scenario())

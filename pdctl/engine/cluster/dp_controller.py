@@ -20,11 +20,10 @@ import zmq
 
 from pdctl import lifeline
 from pdctl.engine.cluster import rank_processes
-from pdctl.engine.cluster.rendezvous import Here, meet
 from pdctl.engine.config.instance_args import ServerArgs, Whereabouts
 from pdctl.engine.config.process_log import configure, hit_an_exception
 from pdctl.engine.drill import fault_points
-from pdctl.engine.ipc.channels import Channels, keys_of, local_input
+from pdctl.engine.ipc.channels import Channels, Here, keys_of, local_input, meet
 from pdctl.engine.ipc.messages import (
     Died,
     Done,

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl import deployment_secret, http_auth
-from pdctl.engine.config import weight_files
-from pdctl.engine.config.checkpoint_config import CheckpointError, ModelConfig
+from pdctl.engine.config.checkpoint_config import CheckpointError, ModelConfig, check_weight_files
 from pdctl.engine.config.instance_args import ServerArgs
 from pdctl.engine.drill import fault_points, rehearsed_mistakes
 from pdctl.engines.kinds import EMBEDDED
@@ -209,7 +208,7 @@ def _bad_checkpoint(args: ServerArgs) -> str:
     try:
         problem = _bad_shape(args, ModelConfig.from_dir(path))
         if not problem:
-            weight_files.check(path)
+            check_weight_files(path)
     except CheckpointError as error:
         return f"--model-path: {'; '.join(filter(None, (error.message, error.fix)))}"
     return problem

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pdctl.engine.decode.rank_connection import RankConnection
     from pdctl.engine.kv_link.kv_frames import Link, LinkEvent
-    from pdctl.engine.kv_link.rank_shape import DisaggConfig
+    from pdctl.engine.kv_link.kv_manager import DisaggConfig
     from pdctl.engine.kv_link.room_state import ManagerStats
     from pdctl.engine.kvcache.pool_geometry import PoolGeometry
     from pdctl.engine.transfer.transport import Transport

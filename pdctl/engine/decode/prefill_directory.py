@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from pdctl.engine.decode.rank_connection import RETRY, RankConnection
 from pdctl.engine.kv_link import room_state as failures
-from pdctl.engine.kv_link.bootstrap_client import BootstrapError
+from pdctl.engine.kv_link.bootstrap_client import BootstrapError, RankKey, leader_key
 from pdctl.engine.kv_link.kv_manager import RoomNotices
-from pdctl.engine.kv_link.rank_shape import MismatchError, check, leader_key, log_mismatch, rank_keys
+from pdctl.engine.kv_link.rank_shape import MismatchError, check, log_mismatch
 from pdctl.engine.kv_link.room_state import Failure, FailureCode, RoomFailedError
 
 if TYPE_CHECKING:
     from pdctl.engine.decode.rank_connection import LinkTable
-    from pdctl.engine.kv_link.bootstrap_client import ParallelInfo, RankKey
+    from pdctl.engine.kv_link.bootstrap_client import ParallelInfo
     from pdctl.engine.kv_link.kv_frames import Abort
     from pdctl.engine.kv_link.kv_manager import RankContext
     from pdctl.layout.kv_links import PullTargets
@@ -124,7 +124,7 @@ class PrefillAddress:
         dp = self._computed_dp_rank(seeker, shape.info) if shape is not None else None
         if shape is None or dp is None or not 0 <= dp < shape.info.dp_size:
             return None
-        found = [self._connections.get(key) for key in rank_keys(dp, shape.targets)]
+        found = [self._connections.get(key) for key in _rank_keys(dp, shape.targets)]
         ready = tuple(connection for connection in found if connection is not None and connection.ready)
         return Writers(ready, shape.targets) if len(ready) == len(found) else None
 
@@ -139,7 +139,7 @@ class PrefillAddress:
                     if self._lost_shape is not None and self._lost_shape[0] is shape:
                         raise RoomFailedError(self._lost_shape[1])
                     continue
-                connections = tuple(self._connect(key) for key in rank_keys(dp, shape.targets))
+                connections = tuple(self._connect(key) for key in _rank_keys(dp, shape.targets))
                 await self._accepted(connections, seeker)
                 if self._shape is shape and all(one.ready and not one.retired for one in connections):
                     return Writers(connections, shape.targets)
@@ -369,3 +369,8 @@ def _log_unanswered(error: BootstrapError) -> None:
         log.warning("Failed to get prefill server info: %d, %s", error.status, error.text)
     else:
         log.warning("Error fetching prefill server info from bootstrap: %s", error.message)
+
+
+def _rank_keys(dp: int, found: PullTargets) -> tuple[RankKey, ...]:
+    """Return every rank to register with, within DP group `dp`, in the order SGLang contacts them."""
+    return tuple(RankKey(dp, cp, tp, pp) for cp in found.cp_ranks for tp in found.tp_ranks for pp in found.pp_ranks)

@@ -15,7 +15,6 @@ import numpy as np
 
 from pdctl.engine.kv_link import room_state as failures
 from pdctl.engine.kv_link.kv_frames import Abort, Status, TransferInfo, clipped, pack_pages, unpack_pages
-from pdctl.engine.kv_link.rank_shape import room_page_bytes
 from pdctl.engine.kv_link.room_state import Failure, FailureCode, FakeReceiver, KVPoll, RoomFailedError, TransferStats
 from pdctl.engine.transfer.checksum import ChecksumTransport, Region
 from pdctl.engine.transfer.transport import find
@@ -319,7 +318,7 @@ class KvReceiver:
         self.stats = replace(
             self.stats,
             pages=pages,
-            room_nbytes=pages * room_page_bytes(self._context.shape, self._context.geometry),
+            room_nbytes=pages * self._context.room_page_bytes,
             nbytes=sum(status.nbytes for status in words),
             chunks=max(status.chunks for status in words),
             descriptors=sum(status.descriptors for status in words),

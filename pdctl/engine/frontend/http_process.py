@@ -22,19 +22,17 @@ import zmq
 
 from pdctl import open_files
 from pdctl.engine.cluster.node_links import Leaving, Lost, Nodes, Up
-from pdctl.engine.cluster.rendezvous import Meeting
 from pdctl.engine.config.instance_args import Whereabouts
 from pdctl.engine.config.process_log import configure_access
 from pdctl.engine.drill import fault_points
 from pdctl.engine.frontend.application import build
-from pdctl.engine.frontend.engine_metrics import Metrics
 from pdctl.engine.frontend.intake import Intake, LengthLimits
+from pdctl.engine.frontend.observability import Metrics, RequestSpans
 from pdctl.engine.frontend.request_bodies import HttpRefusal
 from pdctl.engine.frontend.responses import EngineInstance
-from pdctl.engine.frontend.spans import RequestSpans
 from pdctl.engine.frontend.tokenizer import CheckpointTexts
 from pdctl.engine.frontend.tokenizer_manager import EngineStatus, TokenizerManager
-from pdctl.engine.ipc.channels import Channels, SocketKeys
+from pdctl.engine.ipc.channels import Channels, Meeting, SocketKeys
 from pdctl.engine.ipc.http_protocol import MAX_CONNECTIONS, BoundedProtocol
 from pdctl.errors import PdctlError
 from pdctl.open_files import OpenFilesWatch

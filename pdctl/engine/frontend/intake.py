@@ -214,8 +214,7 @@ def pairings(body: RoutedBody, args: ServerArgs, rids: list[str], samples: int =
     ports = _spread("bootstrap_port", body.bootstrap_port, count, samples)
     rooms = _rooms(body.bootstrap_room, count, samples)
     pairs = [Pairing(*row) for row in zip(hosts, ports, rooms, strict=True)]
-    portless = args.rehearsal.null_port_fallback
-    return [_check(_complete(pair, args), rid, portless) for pair, rid in zip(pairs, rids, strict=True)]
+    return [_check(_complete(pair, args), rid, args) for pair, rid in zip(pairs, rids, strict=True)]
 
 
 def _spread(name: str, value: object, count: int, samples: int) -> list[Any]:
@@ -267,7 +266,7 @@ def _complete(pairing: Pairing, args: ServerArgs) -> Pairing:
     return pairing
 
 
-def _check(pairing: Pairing, rid: str, portless: bool) -> Pairing:
+def _check(pairing: Pairing, rid: str, args: ServerArgs) -> Pairing:
     host, port, room = pairing.host, pairing.port, pairing.room
     if room is None:
         raise HttpRefusal(
@@ -288,7 +287,7 @@ def _check(pairing: Pairing, rid: str, portless: bool) -> Pairing:
         return pairing
     if len(host) > MAX_HOST_CHARS or not host.isprintable() or not NOT_IN_HOST.isdisjoint(host):
         raise HttpRefusal(400, f"bootstrap_host {host[:64]!r} is not a host name or address.")
-    if port is None and not portless:
+    if port is None and not args.rehearsal.null_port_fallback:
         raise HttpRefusal(
             400,
             f"bootstrap_port is missing for bootstrap_host {host!r} (room {room}); this engine never guesses a port. "

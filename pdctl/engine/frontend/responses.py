@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from pdctl.engine.cluster.rank_processes import Ranks
     from pdctl.engine.config.instance_args import ServerArgs
-    from pdctl.engine.frontend.engine_metrics import Metrics
     from pdctl.engine.frontend.intake import Intake
+    from pdctl.engine.frontend.observability import Metrics
     from pdctl.engine.frontend.request_bodies import GenerateBody, OpenAIBody
     from pdctl.engine.frontend.request_state import Options, Pending, PromptInput, RequestGroup
     from pdctl.engine.frontend.tokenizer import CheckpointTexts

@@ -52,8 +52,7 @@ if TYPE_CHECKING:
 
     from pdctl.engine.cluster.rank_processes import Ranks
     from pdctl.engine.config.instance_args import ServerArgs
-    from pdctl.engine.frontend.engine_metrics import Metrics
-    from pdctl.engine.frontend.spans import RequestSpans
+    from pdctl.engine.frontend.observability import Metrics, RequestSpans
     from pdctl.engine.frontend.tokenizer import Tokenizer
 
 log = logging.getLogger("pdctl.engine")
@@ -90,6 +89,7 @@ class TokenizerManager:
         self._metrics = metrics
         self._spans = spans
         self._table: dict[str, Pending] = {}
+        self._most = args.dp_ranks * args.max_running_requests + args.max_queued_requests
         self._reports: Questions[SchedulerReport] = Questions("a load report", args.dp_ranks, self.send)
         self._rooms: Questions[Rooms] = Questions("the live rooms", args.dp_ranks, self.send)
         self._flushes: Questions[Flushed] = Questions("the cache to be flushed", args.dp_ranks, self.send)
@@ -240,14 +240,12 @@ class TokenizerManager:
                 EngineStatus.DEAD: "The engine lost a rank and is ending.",
             }
             raise HttpRefusal(503, words[self.status])
-        args = self._args
-        most = args.dp_ranks * args.max_running_requests + args.max_queued_requests
-        over = len(self._table) + count - most
+        over = len(self._table) + count - self._most
         if over > 0:
             raise HttpRefusal(
                 503,
                 f"The request queue is full: {len(self._table)} requests are running or queued and "
-                f"--max-queued-requests is {args.max_queued_requests}.",
+                f"--max-queued-requests is {self._args.max_queued_requests}.",
                 retry_after=self._pace.seconds_until(over),
             )
 

@@ -138,6 +138,11 @@ class RankKey:
 SHAPE = RankKey(-1, -1, -1, -1)
 
 
+def leader_key(dp: int) -> RankKey:
+    """Return the rank of DP group `dp` whose failure the prefill's client is told."""
+    return RankKey(dp, 0, 0, 0)
+
+
 class BootstrapError(Exception):
     """A call without a usable answer; `status` and `text` are the answer's, if any. `final`: retrying cannot help.
 

@@ -1,4 +1,4 @@
-"""What the KV managers of both roles share: the rank's context, the transport, the counters, decoding of frames."""
+"""What the KV managers of both roles share: the rank's settings and context, the counters, decoding of frames."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
 from pdctl.engine.config.process_log import LogRate
 from pdctl.engine.drill.kv_faults import faults_for
 from pdctl.engine.ipc.channels import SocketKeys
 from pdctl.engine.ipc.messages import FrameError
-from pdctl.engine.kv_link.bootstrap_client import BootstrapError
+from pdctl.engine.kv_link.bootstrap_client import FOLLOW_ROOM, BootstrapError
 from pdctl.engine.kv_link.kv_frames import Frame, LinkError, clipped, codec, tcp
 from pdctl.engine.kv_link.kv_loop import KvLoop
-from pdctl.engine.kv_link.rank_shape import RankShape
+from pdctl.engine.kv_link.rank_shape import RankShape, room_page_bytes
 from pdctl.engine.kv_link.room_state import ManagerStats
 from pdctl.open_files import OpenFilesWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pdctl.deployment_secret import DeploymentSecret
     from pdctl.engine.kv_link.bootstrap_client import RankKey
     from pdctl.engine.kv_link.kv_frames import Abort, Link, LinkEvent
-    from pdctl.engine.kv_link.rank_shape import DisaggConfig
     from pdctl.engine.kvcache.pool_geometry import PoolGeometry
     from pdctl.engine.transfer.transport import Transport
 
@@ -44,6 +45,98 @@ def host_identity() -> str:
         return f"{platform.node()}-{uuid.getnode():x}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisaggConfig:
+    """`bootstrap_*` is a prefill's own server; a decode learns it from each request.
+
+    `dp_*` counts replicas of the instance (SGLang's system DP), `attn_dp_*` the attention DP groups of one TP group;
+    one of the two sizes is 1. `model`, `layers` and `kv_heads` are the whole model's; 0: derived from this rank's pool.
+    """
+
+    role: str  # prefill | decode
+    rank_ip: str  # where peers reach this rank's sockets
+    page_size: int  # tokens
+    kv_dtype: str  # of the pool, resolved; both sides must agree on the spelling
+    backend: str = "shm"  # nixl | shm | fake
+    bootstrap_host: str = ""
+    bootstrap_port: int = 0
+    http_port: int = 0
+    model: str = ""  # the same for all engines whose KV caches are interchangeable
+    layers: int = 0
+    kv_heads: int = 0
+    attn_tp_rank: int = 0
+    attn_tp_size: int = 1
+    attn_dp_rank: int = 0
+    attn_dp_size: int = 1
+    dp_rank: int = 0
+    dp_size: int = 1
+    pp_rank: int = 0
+    pp_size: int = 1
+    load_balance_method: str = FOLLOW_ROOM
+    query_dp_rank: bool = False  # SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK: even if it follows the room
+    bootstrap_timeout: float = 300.0
+    waiting_timeout: float = 300.0
+    heartbeat_interval: float = 5.0
+    heartbeat_max_failure: int = 2
+    registration_delay: float = 1.0  # before the second attempt, then doubled (sglang 0.5.23)
+    topology_timeout: float = 15.0  # sglang 0.5.23: 15 attempts, one a second
+    connect_timeout: float = 5.0  # for a rank's answer to a registration
+    unclaimed_ttl: float = 30.0  # how long a prefill keeps a page list that no request has claimed
+    refusal_ttl: float = 60.0  # how long a prefill remembers that a decode gave up a room before its request came
+    transfer_threads: int = 0  # threads that decode ranks are spread over; 0: by cores
+    drain_grace: float = 30.0  # sglang 0.5.23 DEFERRED_DECODE_KV_RELEASE_TIMEOUT
+    tell_unclaimed: bool = True  # whether the decode is told that its page list was dropped (SGLang's never is)
+    tell_given_up: bool = True  # whether the prefill is told of a room given up before its page list (SGLang's: never)
+    secret: DeploymentSecret | None = None  # without it peers need none, and any that reaches the port is served
+    faults: str = ""  # of this rank's transport, in addition to those of PDCTL_FAULTS
+
+    @property
+    def write_grace(self) -> float:
+        """How long a prefill lets a write of a failed room go on: half of what the decode waits before it reuses pages.
+
+        The other half allows for the time that news of the failure takes to arrive.
+        """
+        return self.drain_grace / 2
+
+    @property
+    def dp_group(self) -> int:
+        """Which of the instance's `dp_groups` this rank serves; the prefill DP rank in a request means this number."""
+        return self.attn_dp_rank if self.dp_size == 1 else self.dp_rank
+
+    @property
+    def dp_groups(self) -> int:
+        return self.attn_dp_size if self.dp_size == 1 else self.dp_size
+
+    @property
+    def follows_room(self) -> bool:
+        """Whether prefill DP rank = room % dp_groups, on both sides; `auto` means that on a prefill (sglang 0.5.23)."""
+        return self.load_balance_method in (FOLLOW_ROOM, "auto")
+
+    def is_fake(self, bootstrap_host: str) -> bool:
+        """Return whether a request names FAKE_BOOTSTRAP_HOST (warm-up, health): neither side moves a byte for it."""
+        return self.backend == "fake" or bootstrap_host == FAKE_BOOTSTRAP_HOST
+
+
+def shape_of(config: DisaggConfig, geometry: PoolGeometry) -> RankShape:
+    """Return what a rank with this config and pool tells its peers."""
+    mla = geometry.slabs_per_layer == 1
+    heads = config.kv_heads or (1 if mla else geometry.kv_heads * config.attn_tp_size)
+    return RankShape(
+        model=config.model,
+        num_layers=config.layers or geometry.layers * config.pp_size,
+        num_kv_heads=1 if mla else heads,
+        head_dim=geometry.head_dim,
+        mla=mla,
+        page_size=config.page_size,
+        kv_dtype=config.kv_dtype,
+        attn_tp_size=config.attn_tp_size,
+        attn_tp_rank=config.attn_tp_rank,
+        pp_size=config.pp_size,
+        pp_rank=config.pp_rank,
+        dp_groups=config.dp_groups,
+    )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RankContext:
     """`host` is the machine's identity, not its address. `wake` is called whenever a room has changed."""
@@ -52,6 +145,7 @@ class RankContext:
     transport: Transport
     geometry: PoolGeometry
     shape: RankShape
+    room_page_bytes: int  # one page of a room over all ranks of this rank's group, if it is a decode's
     loop: KvLoop
     wake: Callable[[], None]
     host: str
@@ -87,11 +181,13 @@ class KvManager(ABC):
         self._open_files = OpenFilesWatch(log)
         self.loop = KvLoop(f"kv-{config.role}", config.rank_ip, self, SocketKeys.of(config.secret))
         self.loop.faults = faults_for(config.attn_tp_rank, self.loop.later)
+        shape = shape_of(config, geometry)
         self.context = RankContext(
             config=config,
             transport=self._prepared(transport, config),
             geometry=geometry,
-            shape=RankShape.of(config, geometry),
+            shape=shape,
+            room_page_bytes=room_page_bytes(shape, geometry),
             loop=self.loop,
             wake=wake,
             host=host_identity(),

@@ -1,4 +1,4 @@
-"""A rank's settings and shape; which prefill ranks write into one decode rank, and whether the two sides fit.
+"""A rank's shape; which prefill ranks write into one decode rank, and whether the two sides fit.
 
 A decode first checks what the bootstrap server says (`check`); the prefill rank it registers with compares the rest
 (`mismatch`). Both messages name both shapes.
@@ -7,18 +7,14 @@ A decode first checks what the bootstrap server says (`check`); the prefill rank
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Meta
 
-from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
-from pdctl.engine.kv_link.bootstrap_client import FOLLOW_ROOM, RankKey
 from pdctl.layout.kv_links import KvModel, PoolSeat, find_targets
 
 if TYPE_CHECKING:
-    from pdctl.deployment_secret import DeploymentSecret
     from pdctl.engine.kv_link.bootstrap_client import ParallelInfo
     from pdctl.engine.kvcache.pool_geometry import PoolGeometry
     from pdctl.layout.kv_links import PullTargets
@@ -30,82 +26,6 @@ Index = Annotated[int, Meta(ge=0, lt=1 << 20)]
 Name = Annotated[str, Meta(max_length=256)]
 MAX_GROUP = 1024  # ranks of one DP group: a decode asks for, dials and registers with as many as an answer names
 SGLANG_SENTENCES = ("Page size mismatch: ", "KV cache dtype mismatch: ")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DisaggConfig:
-    """`bootstrap_*` is a prefill's own server; a decode learns it from each request.
-
-    `dp_*` counts replicas of the instance (SGLang's system DP), `attn_dp_*` the attention DP groups of one TP group;
-    one of the two sizes is 1. `model`, `layers` and `kv_heads` are the whole model's; 0: derived from this rank's pool.
-    """
-
-    role: str  # prefill | decode
-    rank_ip: str  # where peers reach this rank's sockets
-    page_size: int  # tokens
-    kv_dtype: str  # of the pool, resolved; both sides must agree on the spelling
-    backend: str = "shm"  # nixl | shm | fake
-    bootstrap_host: str = ""
-    bootstrap_port: int = 0
-    http_port: int = 0
-    model: str = ""  # the same for all engines whose KV caches are interchangeable
-    layers: int = 0
-    kv_heads: int = 0
-    attn_tp_rank: int = 0
-    attn_tp_size: int = 1
-    attn_dp_rank: int = 0
-    attn_dp_size: int = 1
-    dp_rank: int = 0
-    dp_size: int = 1
-    pp_rank: int = 0
-    pp_size: int = 1
-    load_balance_method: str = FOLLOW_ROOM
-    query_dp_rank: bool = False  # SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK: even if it follows the room
-    bootstrap_timeout: float = 300.0
-    waiting_timeout: float = 300.0
-    heartbeat_interval: float = 5.0
-    heartbeat_max_failure: int = 2
-    registration_delay: float = 1.0  # before the second attempt, then doubled (sglang 0.5.23)
-    topology_timeout: float = 15.0  # sglang 0.5.23: 15 attempts, one a second
-    connect_timeout: float = 5.0  # for a rank's answer to a registration
-    unclaimed_ttl: float = 30.0  # how long a prefill keeps a page list that no request has claimed
-    refusal_ttl: float = 60.0  # how long a prefill remembers that a decode gave up a room before its request came
-    transfer_threads: int = 0  # threads that decode ranks are spread over; 0: by cores
-    drain_grace: float = 30.0  # sglang 0.5.23 DEFERRED_DECODE_KV_RELEASE_TIMEOUT
-    tell_unclaimed: bool = True  # whether the decode is told that its page list was dropped (SGLang's never is)
-    tell_given_up: bool = True  # whether the prefill is told of a room given up before its page list (SGLang's: never)
-    secret: DeploymentSecret | None = None  # without it peers need none, and any that reaches the port is served
-    faults: str = ""  # of this rank's transport, in addition to those of PDCTL_FAULTS
-
-    @property
-    def write_grace(self) -> float:
-        """How long a prefill lets a write of a failed room go on: half of what the decode waits before it reuses pages.
-
-        The other half allows for the time that news of the failure takes to arrive.
-        """
-        return self.drain_grace / 2
-
-    @property
-    def seat(self) -> PoolSeat:
-        return PoolSeat(self.attn_tp_size, self.attn_tp_rank, self.pp_size, self.pp_rank)
-
-    @property
-    def dp_group(self) -> int:
-        """Which of the instance's `dp_groups` this rank serves; the prefill DP rank in a request means this number."""
-        return self.attn_dp_rank if self.dp_size == 1 else self.dp_rank
-
-    @property
-    def dp_groups(self) -> int:
-        return self.attn_dp_size if self.dp_size == 1 else self.dp_size
-
-    @property
-    def follows_room(self) -> bool:
-        """Whether prefill DP rank = room % dp_groups, on both sides; `auto` means that on a prefill (sglang 0.5.23)."""
-        return self.load_balance_method in (FOLLOW_ROOM, "auto")
-
-    def is_fake(self, bootstrap_host: str) -> bool:
-        """Return whether a request names FAKE_BOOTSTRAP_HOST (warm-up, health): neither side moves a byte for it."""
-        return self.backend == "fake" or bootstrap_host == FAKE_BOOTSTRAP_HOST
 
 
 class RankShape(msgspec.Struct, frozen=True):
@@ -123,25 +43,6 @@ class RankShape(msgspec.Struct, frozen=True):
     pp_size: Size
     pp_rank: Index
     dp_groups: Size
-
-    @classmethod
-    def of(cls, config: DisaggConfig, geometry: PoolGeometry) -> RankShape:
-        mla = geometry.slabs_per_layer == 1
-        heads = config.kv_heads or (1 if mla else geometry.kv_heads * config.attn_tp_size)
-        return cls(
-            model=config.model,
-            num_layers=config.layers or geometry.layers * config.pp_size,
-            num_kv_heads=1 if mla else heads,
-            head_dim=geometry.head_dim,
-            mla=mla,
-            page_size=config.page_size,
-            kv_dtype=config.kv_dtype,
-            attn_tp_size=config.attn_tp_size,
-            attn_tp_rank=config.attn_tp_rank,
-            pp_size=config.pp_size,
-            pp_rank=config.pp_rank,
-            dp_groups=config.dp_groups,
-        )
 
     @property
     def seat(self) -> PoolSeat:
@@ -250,13 +151,3 @@ def _describe_unpaired(attn_tp: int, pp: int, decode: RankShape, error: ValueErr
 
 def both(reason: str, prefill: str, decode: RankShape) -> str:
     return f"{reason} Prefill: {prefill}. Decode: {decode.words}."
-
-
-def rank_keys(dp: int, found: PullTargets) -> tuple[RankKey, ...]:
-    """Return every rank to register with, within DP group `dp`, in the order SGLang contacts them."""
-    return tuple(RankKey(dp, cp, tp, pp) for cp in found.cp_ranks for tp in found.tp_ranks for pp in found.pp_ranks)
-
-
-def leader_key(dp: int) -> RankKey:
-    """Return the rank of DP group `dp` whose failure the prefill's client is told."""
-    return RankKey(dp, 0, 0, 0)

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 
 from pdctl.engine.config.layer_kinds import FULL
 from pdctl.engine.model.forward_batch import KeyValue, PageReader, PageWriter, positions, stretches
-from pdctl.engine.model.linear import sigmoid
+from pdctl.engine.model.weights import sigmoid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,8 +115,8 @@ class WindowSpan:
 
         One kernel call per sequence, or per group of joined ones: the kernel reads K and V in place; with many
         sequences that is a third of a step. It computes one sequence and head after the other, and a row's result does
-        not depend on the others, as long as one thread computes it (linear.py) and every operand has the same alignment
-        (`in_place`).
+        not depend on the others, as long as one thread computes it (weights.py) and every operand has the same
+        alignment (`in_place`).
         """
         kv_heads, head_dim = self._heads
         # Query heads that share a KV head are the rows of one product, so that no K or V is repeated.

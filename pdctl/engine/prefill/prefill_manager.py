@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engine.drill.kv_faults import with_faults
 from pdctl.engine.kv_link import room_state as failures
-from pdctl.engine.kv_link.bootstrap_client import BootstrapError, RoomRank
+from pdctl.engine.kv_link.bootstrap_client import BootstrapError, RoomRank, leader_key
 from pdctl.engine.kv_link.kv_frames import (
     PROTOCOL,
     Abort,
@@ -29,7 +29,6 @@ from pdctl.engine.kv_link.kv_frames import (
     other_version,
 )
 from pdctl.engine.kv_link.kv_manager import KvManager, RoomNotices
-from pdctl.engine.kv_link.rank_shape import leader_key
 from pdctl.engine.kv_link.room_state import Failure, FailureCode, FakeSender, KVPoll, ManagerStats
 from pdctl.engine.prefill.decode_sessions import DecodeSession, SessionTable, note_page_list, open_session
 from pdctl.engine.prefill.registration import Registration, server_address
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    from pdctl.engine.kv_link.rank_shape import DisaggConfig
+    from pdctl.engine.kv_link.kv_manager import DisaggConfig
     from pdctl.engine.kvcache.pool_geometry import PoolGeometry
     from pdctl.engine.transfer.transport import Transport
 

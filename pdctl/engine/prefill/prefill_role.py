@@ -19,8 +19,8 @@ from pdctl.engine.ipc.messages import steady_time
 from pdctl.engine.kv_link.kv_frames import MetadataRow
 from pdctl.engine.kv_link.room_state import KVPoll, http_status
 from pdctl.engine.scheduler import scheduler_log
-from pdctl.engine.scheduler.batch_queues import WaitingQueue
 from pdctl.engine.scheduler.role import DRAINING, RequestPlace, SchedulerRole, shared_failure
+from pdctl.engine.scheduler.schedule_batch import WaitingQueue
 from pdctl.engine.transfer.transport import find
 
 if TYPE_CHECKING:

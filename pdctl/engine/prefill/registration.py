@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pdctl.engine.kv_link.kv_loop import KvLoop
-    from pdctl.engine.kv_link.rank_shape import DisaggConfig
+    from pdctl.engine.kv_link.kv_manager import DisaggConfig
 
 log = logging.getLogger("pdctl.engine")
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from pdctl.engine.cluster.rendezvous import Here, meet
-from pdctl.engine.ipc.channels import Line, own_ip
+from pdctl.engine.ipc.channels import Here, Line, meet, own_ip
 from pdctl.engine.ipc.messages import FrameError, Reply, Request, reply_codec, request_codec
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pdctl.engine.decode.decode_manager import DecodeManager
 from pdctl.engine.decode.decode_role import DecodeRole
 from pdctl.engine.drill.rehearsed_parts import RehearsedDecode, ShapedTransport
 from pdctl.engine.ipc.channels import dist_address
-from pdctl.engine.kv_link.rank_shape import DisaggConfig
+from pdctl.engine.kv_link.kv_manager import DisaggConfig
 from pdctl.engine.kvcache.allocator import RESERVED_PAGES
 from pdctl.engine.kvcache.kv_pool import KVPool
 from pdctl.engine.model.model_runner import resolve_dtype

@@ -18,8 +18,8 @@ from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
 from pdctl.engine.drill.fault_points import arm
 from pdctl.engine.ipc.messages import NOT_IDLE, UNHEALTHY, LiveRoom, Switched, steady_time
 from pdctl.engine.kv_link.room_state import Failure, FailureCode
-from pdctl.engine.scheduler.batch_queues import RunningBatch, WaitingQueue
 from pdctl.engine.scheduler.resources import Req
+from pdctl.engine.scheduler.schedule_batch import RunningBatch, WaitingQueue
 from pdctl.engine.scheduler.scheduler_log import Queues
 from pdctl.engine.transfer.transport import TransferError
 from pdctl.errors import PdctlError

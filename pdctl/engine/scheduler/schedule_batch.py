@@ -1,26 +1,45 @@
-"""One forward pass: which tokens of which requests it computes, and its results.
+"""Which requests go into the next forward pass (waiting prompts, the running batch, the retracted), and that pass.
+
+sglang 0.5.23 decode.py _allocatable_tokens: a request needs room for its tokens and for its headroom, which is
+`--num-reserved-decode-tokens` more tokens, or what it may still generate if that is less. It is admitted if this leaves
+all running requests their headroom, and if it could finish with all others retracted. Beyond their headroom, requests
+grow as they generate, and make room for one another by retraction.
+
+ScheduleBatch.retract_decode: the request with the fewest output tokens is retracted first; of several, the one with the
+longest prompt, then the latest to arrive. Its K and V wait in host memory; nothing is lost. Retracted requests resume
+before any new request gets pages, in order of arrival, exactly where they stopped.
 
 Of several pipeline stages only the last one has logits, but all must go on with the same tokens.
 """
 
 from __future__ import annotations
 
+import logging
 import time
+from collections import deque
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from pdctl.engine.ipc.messages import steady_time
+from pdctl.engine.kvcache.kv_pool import Backup
 from pdctl.engine.model.forward_batch import ForwardBatch, SeqSlice
 from pdctl.engine.model.model_runner import Sampled, SamplingRow, sample
+from pdctl.engine.scheduler import scheduler_log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pdctl.engine.model.forward_batch import Share
     from pdctl.engine.model.parallel import Groups
     from pdctl.engine.scheduler.resources import Req, Resources
+
+
+log = logging.getLogger("pdctl.engine")
+
+SMALLEST_SHARE = 8  # in a small pool the headroom of one request is at most this part of it
 
 
 class Part(NamedTuple):
@@ -48,6 +67,246 @@ class Batch:
 
 
 IDLE = Batch((), prefill=False)
+
+
+class WaitingQueue:
+    """Prompts waiting for their forward passes. `budget` tokens go into one pass; a longer prompt is cut into chunks.
+
+    A chunk that is not the last ends on a page boundary, so that every page it fills can be sent at once
+    (sglang 0.5.23: chunked_prefill_size is a multiple of page_size on a prefill).
+    """
+
+    def __init__(self, resources: Resources, admit: Callable[[Req], bool]) -> None:
+        """`admit` gives a request its pages, or returns False if it has to wait."""
+        self._resources = resources
+        self._admit = admit
+        self._queue: deque[Req] = deque()
+        self._chunked: Req | None = None
+        self._last: list[Req] = []  # those in the pass under way, which completes their prompts
+
+    def __len__(self) -> int:
+        return len(self._queue) + len(self.started)
+
+    def __iter__(self) -> Iterator[Req]:
+        yield from self.started
+        yield from self._queue
+
+    @property
+    def started(self) -> list[Req]:
+        """The requests that hold pages."""
+        return [*self._last, self._chunked] if self._chunked is not None else self._last
+
+    def add(self, req: Req) -> None:
+        """Insert `req` in order of arrival: however long its handshake took, no later request overtakes it."""
+        later = list(takewhile(lambda other: other.order > req.order, reversed(self._queue)))
+        for _ in later:
+            self._queue.pop()
+        self._queue.extend([req, *reversed(later)])
+
+    def next_batch(self, room_for: int) -> Batch | None:
+        """Return a pass of at most `budget` tokens and `room_for` new requests, or None if nothing can start."""
+        budget = self._resources.args.chunked_prefill_size
+        parts: list[Part] = []
+        self._last = []
+        if self._chunked is not None:
+            budget -= self._extend(self._chunked, budget, parts)
+        while self._queue and room_for > 0 and budget > 0 and self._chunked is None:
+            req = self._queue[0]
+            if not self._admit(req):
+                break
+            self._queue.popleft()
+            budget -= self._extend(req, budget, parts)
+            room_for -= 1
+        return Batch(tuple(parts), prefill=True) if parts else None
+
+    def end_pass(self) -> None:
+        """Forget which prompts the pass that has ended completed."""
+        self._last = []
+
+    def _extend(self, req: Req, budget: int, parts: list[Part]) -> int:
+        """Add what fits of `req` to the pass; return its tokens. If none fit, `req` goes first in the next pass."""
+        part = self._part(req, budget)
+        if part.extend:
+            parts.append(part)
+        if part.extend and part.completes:
+            self._chunked = None
+            self._last.append(req)
+        else:
+            self._chunked = req
+        return part.extend
+
+    def _part(self, req: Req, budget: int) -> Part:
+        left = req.prompt_len - req.computed
+        if left <= budget:
+            return Part(req, left)
+        return Part(req, budget - budget % self._resources.page_size)
+
+    def remove(self, req: Req) -> None:
+        if req is self._chunked:
+            self._chunked = None
+        elif req in self._last:
+            self._last.remove(req)
+        else:
+            self._queue.remove(req)
+
+
+class RunningBatch:
+    """Requests join between two passes without anything being recomputed, and leave as soon as they end.
+
+    Each grows page by page as it generates. When no page is left, some are retracted until the others fit.
+    """
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+        self.admission = Admission(resources)
+        self.retracted = Retracted(resources, self.admission)
+        self._reqs: list[Req] = []
+
+    def __len__(self) -> int:
+        return len(self._reqs)
+
+    def __iter__(self) -> Iterator[Req]:
+        return iter(self._reqs)
+
+    @property
+    def tokens(self) -> int:
+        return sum(req.length for req in self._reqs)
+
+    def join(self, req: Req) -> None:
+        self._reqs.append(req)
+
+    def resume(self, others: Callable[[], list[Req]]) -> None:
+        """Let retracted requests run again as far as they fit beside the running ones and `others` with pages."""
+        if self.retracted:
+            self._reqs.extend(self.retracted.resume(lambda: [*self._reqs, *others()]))
+
+    def next_batch(self) -> Batch | None:
+        self._make_room()
+        if not self._reqs:
+            return None
+        return Batch(tuple(Part(req, 1) for req in self._reqs), prefill=False)
+
+    def _make_room(self) -> None:
+        """Get a page for each request that needs one: from the pool, from unused headroom, or by retraction."""
+        if all(self.admission.grow(req) for req in self._reqs):
+            return
+        for req in self._reqs:
+            self._resources.trim(req)
+        gone: list[Req] = []
+        while not all(self.admission.grow(req, ahead=False) for req in self._reqs):
+            gone.append(victim(self._reqs))
+            self._reqs.remove(gone[-1])
+            self.retracted.take(gone[-1])
+        if gone:
+            self.retracted.tell(gone)
+
+    def drop_finished(self) -> None:
+        """Release the requests that ended with the last pass."""
+        for req in self._reqs:
+            if req.finish is not None:
+                self._resources.keep(req)
+                self._resources.release(req)
+        self._reqs = [req for req in self._reqs if req.finish is None]
+
+    def remove(self, req: Req) -> None:
+        self._reqs.remove(req)
+
+
+class Admission:
+    """`active` are the admitted requests: those that run, and those whose prompts are being computed or received."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+        cap = max(resources.page_size, resources.capacity // SMALLEST_SHARE)
+        self.reserved = min(resources.args.num_reserved_decode_tokens, cap)
+
+    def admit(self, req: Req, active: Sequence[Req], fresh: bool = False) -> bool:
+        """Give `req` its pages, including headroom, or nothing. `fresh`: without use of the prefix cache."""
+        resources = self._resources
+        held = sum(self._pages(one.length) for one in active)
+        ahead = sum(self._ahead(one) for one in active)
+        largest = max((self._pages(self._most(one)) for one in active), default=0)
+        spare = sum(len(one.pages) for one in active) - held
+        free = resources.available_pages + spare - max(ahead, largest - held)
+        if self._pages(self._most(req)) - held > free:
+            return False
+        wanted = req.length + self._headroom(req)
+        if resources.available_pages < self._pages(wanted) <= free:
+            for one in active:  # their headroom stays accounted for, but not as pages
+                resources.trim(one)
+        return resources.allocate(req, wanted, max(0, free), fresh)
+
+    def grow(self, req: Req, ahead: bool = True) -> bool:
+        """Ensure a page for the next token of `req`; with `ahead`, also its headroom as far as pages are free."""
+        return self._resources.grow(req, req.length, self._ahead(req) if ahead else 0)
+
+    def _pages(self, tokens: int) -> int:
+        return self._resources.pages_for(tokens)
+
+    def _headroom(self, req: Req) -> int:
+        return min(self.reserved, req.max_new_tokens - len(req.output_ids))
+
+    def _ahead(self, req: Req) -> int:
+        """Return the pages of the headroom."""
+        return self._pages(req.length + self._headroom(req)) - self._pages(req.length)
+
+    def _most(self, req: Req) -> int:
+        """Return the tokens of the prompt and the longest possible answer."""
+        return req.prompt_len + req.max_new_tokens
+
+
+def victim(reqs: Iterable[Req]) -> Req:
+    return min(reqs, key=lambda req: (len(req.output_ids), -req.prompt_len, -req.order))
+
+
+class Retracted:
+    """Used between two passes only, while no pass uses the pages that it copies."""
+
+    def __init__(self, resources: Resources, admission: Admission) -> None:
+        self._resources = resources
+        self._admission = admission
+        self._reqs: list[Req] = []
+
+    def __len__(self) -> int:
+        return len(self._reqs)
+
+    def __iter__(self) -> Iterator[Req]:
+        return iter(self._reqs)
+
+    def take(self, req: Req) -> None:
+        """Copy the pages of `req` to host memory and free them."""
+        resources = self._resources
+        req.backup = Backup(resources.runner.pool, req.pages[: resources.pages_for(req.computed)])
+        req.retractions += 1
+        req.retracted_output += len(req.output_ids)
+        resources.release(req)
+        scheduler_log.step(req, "retracted", computed=req.computed, output_len=len(req.output_ids))
+        self._reqs = sorted([*self._reqs, req], key=lambda one: one.order)
+
+    def tell(self, reqs: list[Req]) -> None:
+        """Log SGLang's line, once for all requests retracted in one turn."""
+        gained = sum(req.backup.pages for req in reqs if req.backup) * self._resources.page_size
+        log.warning(
+            "KV cache pool is full. Retract requests. #retracted_reqs: %d, #new_tokens_gained: %d", len(reqs), gained
+        )
+
+    def resume(self, active: Callable[[], list[Req]]) -> list[Req]:
+        """Return those that fit again, in order of arrival; the first that does not fit holds back the others."""
+        resumed: list[Req] = []
+        while self._reqs and self._admission.admit(self._reqs[0], [*active(), *resumed], fresh=True):
+            req = self._reqs.pop(0)
+            if req.backup is None:
+                raise AssertionError(f"rid {req.rid} was retracted without a backup")
+            req.backup.restore(self._resources.runner.pool, req.pages[: req.backup.pages])
+            req.backup = None
+            resumed.append(req)
+            scheduler_log.step(req, "resumed", computed=req.computed, output_len=len(req.output_ids))
+        return resumed
+
+    def remove(self, req: Req) -> None:
+        """Remove `req` and its copy."""
+        self._reqs.remove(req)
+        req.backup = None
 
 
 @dataclass(frozen=True, slots=True)

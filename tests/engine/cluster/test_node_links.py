@@ -12,8 +12,7 @@ import zmq
 
 from pdctl.deployment_secret import ENV, DeploymentSecret
 from pdctl.engine.cluster.node_links import Leaving, NodeHello, NodeWire, Up, Word
-from pdctl.engine.cluster.rendezvous import Everybody, Here, Meeting, codec, meet
-from pdctl.engine.ipc.channels import SocketKeys
+from pdctl.engine.ipc.channels import Everybody, Here, Meeting, SocketKeys, meet, meeting_codec
 from pdctl.errors import NotReadyError
 
 ONE, OTHER = DeploymentSecret(b"1" * 32), DeploymentSecret(b"2" * 32)
@@ -109,12 +108,12 @@ def test_the_first_who_says_it_is_a_rank_is_that_rank_and_no_rank_is_made_up() -
     meeting = Meeting("tcp://127.0.0.1:*", 2)
     try:
         for here in (Here(0, 0, "tcp://a:1"), Here(0, 0, "tcp://evil:1"), Here(9), Here(2)):
-            meeting.take(b"x", [codec.encode(here)])
-        for frames in ([], [b"\xff" * 40], [codec.encode(Everybody([]))], [codec.encode(Here(5)), b""]):
+            meeting.take(b"x", [meeting_codec.encode(here)])
+        for frames in ([], [b"\xff" * 40], [meeting_codec.encode(Everybody([]))], [meeting_codec.encode(Here(5)), b""]):
             meeting.take(b"x", frames)
         assert meeting.ranks == {0: Here(0, 0, "tcp://a:1")}
         for _ in range(100):
-            meeting.take(b"x", [codec.encode(Here(-1))])
+            meeting.take(b"x", [meeting_codec.encode(Here(-1))])
         assert len(meeting._waiting) <= 8
     finally:
         meeting._context.destroy(linger=0)

@@ -23,9 +23,8 @@ import zmq
 
 from pdctl import lifeline
 from pdctl.engine.cluster import rank_processes
-from pdctl.engine.cluster.rendezvous import Here, meet
 from pdctl.engine.config.instance_args import ServerArgs, Whereabouts
-from pdctl.engine.ipc.channels import Channels, local_line
+from pdctl.engine.ipc.channels import Channels, Here, local_line, meet
 from pdctl.engine.ipc.messages import (
     NOT_IDLE,
     AbortRequest,

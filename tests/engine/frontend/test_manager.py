@@ -14,7 +14,7 @@ import zmq
 from pdctl.engine.cluster.rank_processes import Ranks, ending
 from pdctl.engine.config.instance_args import ServerArgs
 from pdctl.engine.frontend import tokenizer_manager as module
-from pdctl.engine.frontend.engine_metrics import Metrics
+from pdctl.engine.frontend.observability import Metrics
 from pdctl.engine.frontend.request_bodies import HttpRefusal
 from pdctl.engine.frontend.request_state import GenerationJob, Options
 from pdctl.engine.frontend.tokenizer import Tokenizer

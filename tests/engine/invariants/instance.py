@@ -16,7 +16,7 @@ from pdctl.engine.config.instance_args import ServerArgs
 from pdctl.engine.decode.decode_manager import DecodeManager
 from pdctl.engine.decode.decode_role import DecodeRole
 from pdctl.engine.ipc.messages import Reply, Request, Tokens
-from pdctl.engine.kv_link.rank_shape import DisaggConfig
+from pdctl.engine.kv_link.kv_manager import DisaggConfig
 from pdctl.engine.kvcache.allocator import PageAllocator, PageTable
 from pdctl.engine.kvcache.kv_pool import KVPool
 from pdctl.engine.kvcache.pool_geometry import PoolGeometry

@@ -21,12 +21,12 @@ from pdctl.engine.kv_link.kv_frames import (
     codec,
     pack_pages,
 )
-from pdctl.engine.kv_link.rank_shape import RankShape
+from pdctl.engine.kv_link.kv_manager import shape_of
 from pdctl.engine.kv_link.room_state import KVPoll
 from tests.engine.kv_link.rig import DECODE, HOST, geometry, pages
 
 ENDPOINT = f"tcp://{HOST}:9"
-SHAPE = RankShape.of(DECODE, geometry())
+SHAPE = shape_of(DECODE, geometry())
 REGISTER = RegisterKvArgs("s", ENDPOINT, "host", "shm", b"\x00" * 40, geometry(), SHAPE)
 
 

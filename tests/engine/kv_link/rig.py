@@ -14,7 +14,7 @@ import numpy as np
 
 from pdctl.engine.decode.decode_manager import DecodeManager
 from pdctl.engine.decode.receiver import Receiver
-from pdctl.engine.kv_link.rank_shape import DisaggConfig
+from pdctl.engine.kv_link.kv_manager import DisaggConfig
 from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.kvcache.pool_geometry import Layout, PoolGeometry
 from pdctl.engine.prefill.bootstrap_server import BootstrapServer

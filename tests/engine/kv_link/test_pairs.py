@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from pdctl.engine.kv_link.bootstrap_client import ParallelInfo
+from pdctl.engine.kv_link.kv_manager import shape_of
 from pdctl.engine.kv_link.rank_shape import MismatchError, RankShape, check, mismatch
 from pdctl.engine.kv_link.room_state import FailureCode, KVPoll
 from pdctl.engine.kvcache.pool_geometry import PoolGeometry
@@ -31,7 +32,7 @@ GQA = KvModel(6, 4)
 
 
 def shape(**fields: object) -> RankShape:
-    base = RankShape.of(replace(DECODE, model="m", layers=6, kv_heads=4), geometry(layers=6))
+    base = shape_of(replace(DECODE, model="m", layers=6, kv_heads=4), geometry(layers=6))
     return RankShape(**{**{name: getattr(base, name) for name in base.__struct_fields__}, **fields})  # type: ignore[arg-type]
 
 

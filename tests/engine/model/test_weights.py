@@ -10,9 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pdctl.engine.config import weight_files
-from pdctl.engine.config.checkpoint_config import CheckpointError
-from pdctl.engine.config.weight_files import INDEX, SINGLE
+from pdctl.engine.config.checkpoint_config import INDEX, SINGLE, CheckpointError, check_weight_files
 from pdctl.engine.model.weights import Checkpoint
 from tests.engine.model.peers import CASES, forward, make_peer, make_runner, run_of_pages, token_ids
 
@@ -100,12 +98,12 @@ def test_files_that_are_not_whole_are_found_without_reading_a_tensor(
     tmp_path: Path, broken: Callable[[Path], None], told: str
 ) -> None:
     save_file({name: torch.arange(8.0) for name in "abc"}, tmp_path / SINGLE)
-    weight_files.check(tmp_path)
+    check_weight_files(tmp_path)
     split(tmp_path, 3)
-    weight_files.check(tmp_path)
+    check_weight_files(tmp_path)
     broken(tmp_path / "model-00002-of-00003.safetensors")
     with pytest.raises(CheckpointError) as refused:
-        weight_files.check(tmp_path)
+        check_weight_files(tmp_path)
     assert told in refused.value.message
 
 
@@ -113,4 +111,4 @@ def test_files_that_are_not_whole_are_found_without_reading_a_tensor(
 def test_an_index_that_is_none_is_named(tmp_path: Path, written: str) -> None:
     (tmp_path / INDEX).write_text(written)
     with pytest.raises(CheckpointError, match=r"model\.safetensors\.index\.json: no index of safetensors files"):
-        weight_files.check(tmp_path)
+        check_weight_files(tmp_path)

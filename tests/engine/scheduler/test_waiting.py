@@ -11,9 +11,8 @@ from pdctl.engine.config.instance_args import ServerArgs
 from pdctl.engine.ipc.messages import Generate, Sampling
 from pdctl.engine.kvcache.allocator import PageAllocator, PageTable
 from pdctl.engine.model.parallel import Groups
-from pdctl.engine.scheduler.batch_queues import WaitingQueue
 from pdctl.engine.scheduler.resources import MetadataSlots, Req, Resources
-from pdctl.engine.scheduler.schedule_batch import Batch
+from pdctl.engine.scheduler.schedule_batch import Batch, WaitingQueue
 from tests.cases import for_each
 
 PAGE = 4
