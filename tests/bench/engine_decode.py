@@ -36,7 +36,7 @@ from transformers import (  # noqa: E402
 
 from pdctl.engine.config.checkpoint_config import ModelConfig  # noqa: E402
 from pdctl.engine.kvcache.kv_pool import KVPool  # noqa: E402
-from pdctl.engine.model.forward_batch import ForwardBatch, SeqSlice  # noqa: E402
+from pdctl.engine.model.forward_pass import ForwardBatch, SeqSlice  # noqa: E402
 from pdctl.engine.model.model_runner import ModelRunner  # noqa: E402
 from pdctl.engine.model.parallel import Groups  # noqa: E402
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from tests.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
-IDLE = 6.0  # seconds without a request: longer than the rarest tick's period, the heartbeats' 5 s
+IDLE = 12.0  # seconds without a request: longer than the rarest tick's period, the router's health checks
 # Loaded by every Python of the tree; a thread that begins later records too. A line is the window, the function, and
 # the function of pdctl that called it (`-` if none). The link ARMED names the window; recording is off without it.
 RECORDER = """

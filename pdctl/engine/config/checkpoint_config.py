@@ -94,7 +94,7 @@ class ModelConfig:
     latent: Latent | None = None  # MLA: `head_dim` is then the rotated part of a head, `kv_heads` has no meaning
     mixture: Mixture | None = None
     out_bias: bool = False  # of attention's output projection
-    sinks: bool = False  # attention sinks (attention.py)
+    sinks: bool = False  # attention sinks (forward_pass.py)
     sparse: tuple[bool, ...] = ()  # whether each layer of an MoE model has experts; () for a dense model
 
     @classmethod

@@ -91,7 +91,7 @@ async def server_info(request: Request) -> Response:
     """Resolved arguments, scheduler facts, and an internal state for each DP replica; keys and types are sglang's."""
     instance = instance_of(request)
     _require_started(instance)
-    reports = await instance.manager.reports(REPORT_WITHIN)
+    reports = await instance.manager.questions.reports(REPORT_WITHIN)
     states = [{**report.state, "dp_rank": report.dp_rank, "load": report.load} for report in reports]
     content = {
         **_arguments(instance),
@@ -204,7 +204,7 @@ async def v1_loads(request: Request, dp_rank: int | None = None, include: str = 
     _require_started(instance)
     if format != "json":
         raise HttpRefusal(400, f"format={format!r}: this route answers JSON; read /metrics for Prometheus text.")
-    reports = await instance.manager.reports(REPORT_WITHIN)
+    reports = await instance.manager.questions.reports(REPORT_WITHIN)
     if dp_rank is not None:
         reports = [report for report in reports if report.dp_rank == dp_rank]
         if not reports:
@@ -218,7 +218,7 @@ async def debug_rooms(request: Request, room: int | None = None) -> Response:
     """Every request that has not ended: its room, the queue it is in, its age, and what it waits for."""
     instance = instance_of(request)
     _require_started(instance)
-    groups = await instance.manager.rooms(REPORT_WITHIN)
+    groups = await instance.manager.questions.rooms(REPORT_WITHIN)
     rows = [{"dp_rank": group.dp_rank, **msgspec.to_builtins(live)} for group in groups for live in group.rooms]
     if room is not None:
         rows = [row for row in rows if row["room"] == room]
@@ -231,7 +231,7 @@ async def metrics(request: Request) -> Response:
     instance = instance_of(request)
     try:
         up = instance.manager.status is not EngineStatus.STARTING
-        reports = await instance.manager.reports(SCRAPE_WITHIN) if up else []
+        reports = await instance.manager.questions.reports(SCRAPE_WITHIN) if up else []
     except HttpRefusal:
         reports = []
     return Response(instance.metrics.text(reports), media_type=EXPOSITION)
@@ -303,7 +303,7 @@ async def flush_cache(request: Request) -> Response:
     """Answer 400 while requests run, with their number."""
     instance = instance_of(request)
     instance.manager.admit(0)
-    replies = await instance.manager.flush(FLUSH_WITHIN)
+    replies = await instance.manager.questions.flush(FLUSH_WITHIN)
     refused = [reply.reason for reply in replies if not reply.ok]
     if refused:
         return PlainTextResponse(f"Flush cache failed: {'; '.join(refused)}.\n", 400)
@@ -389,7 +389,7 @@ class RoleSwitchCall:
 
     async def _ask(self, role: str, seconds: float, *, commit: bool) -> tuple[str, bool] | None:
         try:
-            return _problem(await self._manager.switch(role, commit, seconds))
+            return _problem(await self._manager.questions.switch(role, commit, seconds))
         except HttpRefusal as silence:
             return silence.message, not commit
 

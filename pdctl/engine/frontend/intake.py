@@ -9,9 +9,11 @@ rehearses `null-port-fallback`).
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 import uuid
 from array import array
-from collections import Counter
+from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -42,6 +44,10 @@ NOT_IN_HOST = frozenset(" '\"\\<>(){}")  # the host appears in log lines
 SAMPLE_STRIDE = 0x1E3779B97F4A7C15  # odd: no two samples of a prompt get the same room
 TURN = 4096  # tokens handled in one turn of the event loop: a few milliseconds
 REQUEST_WORK = 64  # the tokens that a request counts as, in addition to its own
+PACE_WINDOW = 30.0  # seconds of history that count
+PACE_ENDS = 1024  # ends remembered
+PACE_UNKNOWN = 5  # seconds, if nothing has ended in the window
+PACE_LONGEST = 60
 
 
 class Intake:
@@ -320,3 +326,26 @@ class Turns:
         if self._work >= TURN:
             self._work = 0
             await asyncio.sleep(0)
+
+
+class Pace:
+    """Measures how fast requests leave an instance, to estimate when a full queue has room: the 503's Retry-After."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._ends: deque[float] = deque(maxlen=PACE_ENDS)
+
+    def ended(self) -> None:
+        """Note that a request has left."""
+        self._ends.append(time.monotonic())
+
+    def seconds_until(self, ends: int) -> int:
+        """Return the whole seconds, at least 1, until `ends` more requests have left at the pace of PACE_WINDOW."""
+        now = time.monotonic()
+        while self._ends and self._ends[0] < now - PACE_WINDOW:
+            self._ends.popleft()
+        if not self._ends:
+            return PACE_UNKNOWN
+        since = self._ends[0] if len(self._ends) == PACE_ENDS else max(self._began, now - PACE_WINDOW)
+        rate = len(self._ends) / max(now - since, 1e-3)
+        return max(1, min(PACE_LONGEST, math.ceil(ends / rate)))

@@ -7,28 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 import uuid
-from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING
 
+import zmq
+
 from pdctl.engine.cluster.dp_controller import LEAST_LOADED, resolve
-from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
+from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST, Whereabouts
 from pdctl.engine.drill import fault_points
-from pdctl.engine.frontend.intake import Turns
+from pdctl.engine.frontend.intake import Pace, Turns
 from pdctl.engine.frontend.request_bodies import HttpRefusal
 from pdctl.engine.frontend.request_state import GONE, GenerationJob, Options, Pending, RequestGroup
-from pdctl.engine.frontend.scheduler_socket import Questions, SchedulerSocket
+from pdctl.engine.frontend.scheduler_questions import SchedulerQuestions
+from pdctl.engine.ipc.channels import Channels, keys_of, local_input
 from pdctl.engine.ipc.messages import (
     AbortRequest,
-    Ask,
-    AskRooms,
     Done,
     Finish,
-    Flush,
     Flushed,
+    FrameError,
     Generate,
     Outputs,
     Ready,
@@ -40,20 +39,24 @@ from pdctl.engine.ipc.messages import (
     StartupStage,
     Stop,
     Switched,
-    SwitchRole,
     Tokens,
+    reply_codec,
+    request_codec,
     steady_time,
 )
-from pdctl.thread_death import guard_task, in_words
+from pdctl.thread_death import guard_task, guarded, in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from pdctl.engine.cluster.rank_processes import Ranks
     from pdctl.engine.config.instance_args import ServerArgs
     from pdctl.engine.frontend.observability import Metrics, RequestSpans
     from pdctl.engine.frontend.tokenizer import Tokenizer
+    from pdctl.thread_death import Tell
+
+    Socket = zmq.Socket[bytes]
 
 log = logging.getLogger("pdctl.engine")
 HEALTH_PREFIX = "HEALTH_CHECK"  # sglang: requests with such a rid leave no INFO line
@@ -62,10 +65,6 @@ SILENCE_MARGIN = 60.0
 SILENCE_CHECK = 5.0
 ABANDONED_AT_ONCE = 64  # requests of one call that end in the same turn
 SWITCH_LOOK = 0.05  # seconds between checks whether a role switch is over
-PACE_WINDOW = 30.0  # seconds of history that count
-PACE_ENDS = 1024  # ends remembered
-PACE_UNKNOWN = 5  # seconds, if nothing has ended in the window
-PACE_LONGEST = 60
 
 
 class EngineStatus(Enum):
@@ -90,10 +89,7 @@ class TokenizerManager:
         self._spans = spans
         self._table: dict[str, Pending] = {}
         self._most = args.dp_ranks * args.max_running_requests + args.max_queued_requests
-        self._reports: Questions[SchedulerReport] = Questions("a load report", args.dp_ranks, self.send)
-        self._rooms: Questions[Rooms] = Questions("the live rooms", args.dp_ranks, self.send)
-        self._flushes: Questions[Flushed] = Questions("the cache to be flushed", args.dp_ranks, self.send)
-        self._switches: Questions[Switched] = Questions("the role switch", args.dp_ranks, self.send)
+        self.questions = SchedulerQuestions(args.dp_ranks, self.send)
         self._pace = Pace()
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
@@ -122,14 +118,8 @@ class TokenizerManager:
             now = steady_time()
             for tokens in reply.items:
                 self._deliver_or_fail(tokens, now)
-        elif isinstance(reply, SchedulerReport):
-            self._reports.answer(reply)
-        elif isinstance(reply, Rooms):
-            self._rooms.answer(reply)
-        elif isinstance(reply, Flushed):
-            self._flushes.answer(reply)
-        elif isinstance(reply, Switched):
-            self._switches.answer(reply)
+        elif isinstance(reply, SchedulerReport | Rooms | Flushed | Switched):
+            self.questions.answer(reply)
         elif isinstance(reply, Ready):
             self._ranks.on_ready(reply)
         elif isinstance(reply, StartupStage):
@@ -290,8 +280,7 @@ class TokenizerManager:
 
     def fail_questions(self, reason: str) -> None:
         """End every wait for the schedulers' answers; a health check that waits for a sign of life fails."""
-        for questions in (self._reports, self._rooms, self._flushes, self._switches):
-            questions.fail(reason)
+        self.questions.fail(reason)
         self._heard.set()
 
     def end_all(self, reason: str, status: int = 503) -> None:
@@ -331,22 +320,6 @@ class TokenizerManager:
     @property
     def running(self) -> int:
         return len(self._table)
-
-    async def reports(self, seconds: float) -> list[SchedulerReport]:
-        """Return one from every DP replica, in rank order. Raise HttpRefusal (504) if one does not answer in time."""
-        return sorted(await self._reports.ask(Ask, seconds), key=lambda report: report.dp_rank)
-
-    async def rooms(self, seconds: float) -> list[Rooms]:
-        """As `reports`."""
-        return sorted(await self._rooms.ask(AskRooms, seconds), key=lambda rooms: rooms.dp_rank)
-
-    async def flush(self, seconds: float) -> list[Flushed]:
-        """As `reports`, in no order."""
-        return await self._flushes.ask(Flush, seconds)
-
-    async def switch(self, role: str, commit: bool, seconds: float) -> list[Switched]:
-        """As `flush`, from every DP group."""
-        return await self._switches.ask(lambda name: SwitchRole(name, role, commit), seconds)
 
     def become(self, mode: str) -> None:
         """Take note of the ranks' new role, for metrics and traces too."""
@@ -413,24 +386,54 @@ def _is_health(pending: Pending) -> bool:
     return pending.job.rid.startswith(HEALTH_PREFIX)
 
 
-class Pace:
-    """Measures how fast requests leave an instance, to estimate when a full queue has room: the 503's Retry-After."""
+class SchedulerSocket:
+    """Connects to the leader of the only DP group, or to the DP controller of several. Needs a running event loop.
 
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._ends: deque[float] = deque(maxlen=PACE_ENDS)
+    Never blocks that loop: ZMQ queues what is sent, and replies are read whenever the descriptor becomes readable.
+    """
 
-    def ended(self) -> None:
-        """Note that a request has left."""
-        self._ends.append(time.monotonic())
+    def __init__(self, args: ServerArgs, ipc_dir: Path, receive: Callable[[Reply], None], lose: Tell) -> None:
+        """`receive` is called with every reply, `lose` with the reason if no more can be read."""
+        self._receive = receive
+        self._reach = fault_points.raiser("thread.tokenizer-manager")
+        self._loop = asyncio.get_running_loop()
+        self._context: zmq.Context[Socket] = zmq.Context()
+        self._replies = self._context.socket(zmq.PULL)
+        self._replies.setsockopt(zmq.RCVHWM, 0)
+        self._replies.setsockopt(zmq.MAXMSGSIZE, reply_codec.max_bytes)
+        channels = Channels.of(args, ipc_dir)
+        keys = keys_of(channels)
+        if keys is not None:
+            keys.listen(self._replies)
+        self._replies.bind(channels.tokenizer)
+        self._requests = self._context.socket(zmq.PUSH)
+        self._requests.setsockopt(zmq.SNDHWM, 0)
+        if keys is not None and args.dispatches:
+            keys.dial(self._requests)
+        leader = Whereabouts.all(args.shape)[0].rank  # on this node
+        self._requests.connect(channels.controller if args.dispatches else local_input(ipc_dir, leader))
+        # ZMQ's descriptor does not signal again for what an error leaves unread, so such an error ends the instance.
+        drain = guarded(self._drain, "tokenizer manager", lose)
+        self._loop.add_reader(self._replies.fileno(), drain)
+        drain()
 
-    def seconds_until(self, ends: int) -> int:
-        """Return the whole seconds, at least 1, until `ends` more requests have left at the pace of PACE_WINDOW."""
-        now = time.monotonic()
-        while self._ends and self._ends[0] < now - PACE_WINDOW:
-            self._ends.popleft()
-        if not self._ends:
-            return PACE_UNKNOWN
-        since = self._ends[0] if len(self._ends) == PACE_ENDS else max(self._began, now - PACE_WINDOW)
-        rate = len(self._ends) / max(now - since, 1e-3)
-        return max(1, min(PACE_LONGEST, math.ceil(ends / rate)))
+    def send(self, request: Request) -> None:
+        self._requests.send(request_codec.encode(request), zmq.DONTWAIT)
+
+    def _drain(self) -> None:
+        """Read until nothing is left: ZMQ's descriptor signals a change of state, not every message."""
+        while True:
+            try:
+                frame = self._replies.recv(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            if self._reach is not None:
+                self._reach()
+            try:
+                self._receive(reply_codec.decode(frame))
+            except FrameError as error:
+                log.warning("Dropping malformed frame: %s", error)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._replies.fileno())
+        self._context.destroy(linger=0)

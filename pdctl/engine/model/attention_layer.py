@@ -21,14 +21,14 @@ import torch
 import torch.nn.functional as F
 
 from pdctl.engine.config.checkpoint_config import yarn_scale
-from pdctl.engine.model.attention import in_place
+from pdctl.engine.model.forward_pass import in_place
 from pdctl.engine.model.weights import make_linear, norm_floor, padded, rotate_, unit_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pdctl.engine.config.checkpoint_config import Latent, ModelConfig, Rope
-    from pdctl.engine.model.attention import AttentionStep
+    from pdctl.engine.model.forward_pass import AttentionStep
     from pdctl.engine.model.weights import Linear, Shard
 
 NORM_EPS = 1e-6  # of the two inner norms, whatever rms_norm_eps says (transformers 5)
@@ -82,7 +82,7 @@ class GroupedQuery:
         return step.attend_last(self._layer, query, self._sinks)
 
     def _own_sinks(self, shard: Shard, prefix: str) -> torch.Tensor:
-        """Return the sink of each query head of this rank (attention.py)."""
+        """Return the sink of each query head of this rank (forward_pass.py)."""
         sinks = shard.rows(prefix + "sinks", shard.groups.attn_tp.rank * self._heads, self._heads)
         return sinks.to(device=shard.device, dtype=torch.float32)
 

@@ -41,7 +41,7 @@ from pdctl.engine.ipc.messages import (
     SwitchRole,
     steady_time,
 )
-from pdctl.engine.model.forward_batch import Share
+from pdctl.engine.model.forward_pass import Share
 from pdctl.engine.scheduler.role import live_rooms
 from pdctl.engine.scheduler.schedule_batch import IDLE, Batch, Outcome, Pass, compute, conclude, prepare, run
 from pdctl.engine.scheduler.scheduler_log import BatchLog

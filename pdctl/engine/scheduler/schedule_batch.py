@@ -25,14 +25,14 @@ import numpy as np
 
 from pdctl.engine.ipc.messages import steady_time
 from pdctl.engine.kvcache.kv_pool import Backup
-from pdctl.engine.model.forward_batch import ForwardBatch, SeqSlice
+from pdctl.engine.model.forward_pass import ForwardBatch, SeqSlice
 from pdctl.engine.model.model_runner import Sampled, SamplingRow, sample
 from pdctl.engine.scheduler import scheduler_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pdctl.engine.model.forward_batch import Share
+    from pdctl.engine.model.forward_pass import Share
     from pdctl.engine.model.parallel import Groups
     from pdctl.engine.scheduler.resources import Req, Resources
 

@@ -152,10 +152,10 @@ def test_a_report_has_a_deadline(tmp_path: Path) -> None:
         with pytest.raises(
             HttpRefusal, match=r"waited 0.05 s for a load report: 0 of 1 scheduler\(s\) answered"
         ) as caught:
-            await manager.reports(0.05)
+            await manager.questions.reports(0.05)
         assert caught.value.status == 504
         late = SchedulerReport("long gone", 0, {}, {})
-        manager._reports.answer(late)
+        manager.questions.answer(late)
 
     play(tmp_path, scenario)
 

@@ -6,15 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from pdctl.engine.frontend import tokenizer_manager
-from pdctl.engine.frontend.tokenizer_manager import PACE_ENDS, PACE_LONGEST, PACE_UNKNOWN, PACE_WINDOW, Pace
+from pdctl.engine.frontend import intake
+from pdctl.engine.frontend.intake import PACE_ENDS, PACE_LONGEST, PACE_UNKNOWN, PACE_WINDOW, Pace
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     made = SimpleNamespace(now=100.0)
     made.monotonic = lambda: made.now
-    monkeypatch.setattr(tokenizer_manager, "time", made)
+    monkeypatch.setattr(intake, "time", made)
     return made
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from pdctl.engine.kvcache.kv_pool import KVPool
-from pdctl.engine.model.forward_batch import ForwardBatch
+from pdctl.engine.model.forward_pass import ForwardBatch
 from tests.engine.invariants.transport import Tokens
 
 VOCABULARY = 64

@@ -10,7 +10,7 @@ import torch
 
 from pdctl.engine.config.checkpoint_config import ModelConfig
 from pdctl.engine.kvcache.kv_pool import KVPool
-from pdctl.engine.model.forward_batch import ForwardBatch, SeqSlice, Share
+from pdctl.engine.model.forward_pass import ForwardBatch, SeqSlice, Share
 from pdctl.engine.model.model_runner import ModelRunner
 from pdctl.engine.model.parallel import Groups
 from pdctl.layout.shape import Shape

@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer
 
 from pdctl.engine.config.checkpoint_config import ModelConfig
-from pdctl.engine.model.forward_batch import ForwardBatch, SeqSlice
+from pdctl.engine.model.forward_pass import ForwardBatch, SeqSlice
 from pdctl.engine.model.model_runner import ModelRunner
 from pdctl.engine.model.parallel import Groups
 from tests.engine.checkpoints import KINDS, VOCAB, make_checkpoint

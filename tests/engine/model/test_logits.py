@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pdctl.engine.kvcache.kv_pool import KVPool
-from pdctl.engine.model.forward_batch import ForwardBatch, SeqSlice
+from pdctl.engine.model.forward_pass import ForwardBatch, SeqSlice
 from pdctl.engine.model.model_runner import ModelRunner
 from tests.engine.model.peers import CASES, Case, forward, logits_of, make_peer, make_runner, run_of_pages, token_ids
 

@@ -7,7 +7,7 @@ import torch
 
 from pdctl.engine.kvcache.kv_pool import KVPool
 from pdctl.engine.kvcache.pool_geometry import PoolGeometry
-from pdctl.engine.model.forward_batch import PageReader, Stretch
+from pdctl.engine.model.forward_pass import PageReader, Stretch
 from tests.cases import for_each
 
 PAGE = 4

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pdctl.engine.model.forward_batch import ForwardBatch, Share
+from pdctl.engine.model.forward_pass import ForwardBatch, Share
 from pdctl.engine.model.parallel import Groups
 from tests.engine.checkpoints import KINDS, make_checkpoint
 from tests.engine.model import forked_ranks

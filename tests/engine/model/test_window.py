@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from pdctl.engine.config.layer_kinds import FULL
-from pdctl.engine.model import attention as sinks_module
-from pdctl.engine.model.attention import attend_with_sinks
-from pdctl.engine.model.forward_batch import SeqSlice, stretches
+from pdctl.engine.model import forward_pass as sinks_module
+from pdctl.engine.model.forward_pass import SeqSlice, attend_with_sinks, stretches
 from tests.engine.model.peers import CASES, Case, forward, logits_of, make_peer, make_runner, run_of_pages, token_ids
 
 NAMED = {case.name: case for case in CASES}

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pdctl.engine.ipc.messages import AbortRequest, Sampling
-from pdctl.engine.model.forward_batch import ForwardBatch
+from pdctl.engine.model.forward_pass import ForwardBatch
 from pdctl.engine.scheduler.loop import WORTH_A_THREAD, Overlap
 from tests.engine.kv_link.rig import PATIENCE
 from tests.engine.scheduler.rig import Station, ask, ids, pair, unified, with_fields

@@ -8,7 +8,7 @@ import pytest
 
 from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
 from pdctl.engine.ipc.messages import Ask, Flush
-from pdctl.engine.model.forward_batch import ForwardBatch
+from pdctl.engine.model.forward_pass import ForwardBatch
 from tests.engine.scheduler.rig import abort, ask, flush, ids, pair, unified, with_fields
 
 

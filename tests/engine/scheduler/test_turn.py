@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pdctl.engine.ipc.messages import Sampling
-from pdctl.engine.model.forward_batch import Share
+from pdctl.engine.model.forward_pass import Share
 from pdctl.engine.model.model_runner import Sampled, SamplingRow
 from pdctl.engine.model.parallel import Group, Groups
 from pdctl.engine.scheduler import schedule_batch
