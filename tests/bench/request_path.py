@@ -27,7 +27,7 @@ from pathlib import Path
 from tests.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
-IDLE = 12.0  # seconds without a request: longer than the rarest tick's period, the router's health checks
+IDLE = 6.0  # seconds without a request: longer than the rarest tick's period, the 5 s of heartbeats
 # Loaded by every Python of the tree; a thread that begins later records too. A line is the window, the function, and
 # the function of pdctl that called it (`-` if none). The link ARMED names the window; recording is off without it.
 RECORDER = """
@@ -92,7 +92,8 @@ def request(folder: Path, env: dict[str, str]) -> None:
     http, bootstrap, router = free_ports(2), free_ports(1), free_ports(1)
     settings = [f"ports.http={http[0]}", f"ports.bootstrap={bootstrap[0]}", f"router.port={router[0]}"]
     argv = ["launch", "topologies/2p1d.yaml", *(word for one in settings for word in ("--set", one))]
-    argv += ["--set", "roles.prefill.instances=1", "--detach"]
+    # A health check is a generation like any other: the router makes none in either window.
+    argv += ["--set", "router.args.health-interval=600", "--set", "roles.prefill.instances=1", "--detach"]
     quiet = {**env, "REQUEST_PATH_ARMED": f"{folder}/never"}
     pdctl = [sys.executable, "-m", "pdctl"]
     subprocess.run([*pdctl, *argv], env=env, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
@@ -104,6 +105,7 @@ def request(folder: Path, env: dict[str, str]) -> None:
         armed.symlink_to("idle")
         time.sleep(IDLE)
         armed.unlink()
+        subprocess.run(ask, env=quiet, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)  # connections are open again
         armed.symlink_to("request")
         subprocess.run(ask, env=quiet, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         armed.unlink()
