@@ -31,8 +31,8 @@ import msgspec
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from pdctl.engine.drill.kv_faults import ShapedTransport
 from pdctl.engine.drill.modelled_link import ModelledLink, Wire
-from pdctl.engine.drill.rehearsed_parts import ShapedTransport
 from pdctl.engine.kvcache.pool_geometry import Layout, PoolGeometry
 from pdctl.engine.transfer import segment, select
 from pdctl.engine.transfer.transport import Op, OpState, Transport

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pdctl.engine.drill.kv_faults import DOWN, ShapedTransport
 from pdctl.engine.drill.modelled_link import ModelledLink, Window
-from pdctl.engine.drill.rehearsed_parts import DOWN, ShapedTransport
 from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.transfer.transport import Op, OpState, Transport
 from tests.engine.kv_link.rig import bootstrap, decode_side, pages, prefill_side

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from pdctl.engine.model.parallel import Groups
-from pdctl.engine.scheduler.rank_parts import Sizing
+from pdctl.engine.scheduler.scheduler_rank import Sizing
 from tests.engine.model.passes import FEWEST_PAGES, LONGEST, RANKS, WORLDS, make_runner, run
 
 

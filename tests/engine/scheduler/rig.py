@@ -32,12 +32,18 @@ from pdctl.engine.ipc.messages import (
 from pdctl.engine.kvcache.allocator import PageAllocator, PageTable
 from pdctl.engine.model.model_runner import ModelRunner
 from pdctl.engine.model.parallel import Groups
-from pdctl.engine.scheduler import rank_parts
 from pdctl.engine.scheduler.loop import Agreed, Scheduler
-from pdctl.engine.scheduler.rank_parts import Sizing, use_threads
 from pdctl.engine.scheduler.resources import MetadataSlots, Resources
 from pdctl.engine.scheduler.role import SchedulerRole
 from pdctl.engine.scheduler.scheduler_log import Queues
+from pdctl.engine.scheduler.scheduler_rank import (
+    Sizing,
+    make_manager,
+    make_pool,
+    make_role,
+    make_transport,
+    use_threads,
+)
 from tests.engine.kv_link.rig import PATIENCE, Bootstrap, Woken
 
 TINY = Path(__file__).resolve().parents[3] / "pdctl" / "checkpoints" / "tiny"
@@ -69,8 +75,8 @@ class Station:
         sizing = Sizing.resolve(args, config)
         groups = Groups.single()
         self.args = args
-        self.transport = rank_parts.transport(args, sizing)
-        pool = rank_parts.pool(sizing, self.transport)
+        self.transport = make_transport(args, sizing)
+        pool = make_pool(sizing, self.transport)
         runner = ModelRunner(config, args.model_path, pool, groups, sizing.dtype, sizing.device)
         rows = 2 * args.max_running_requests
         self.resources = Resources(
@@ -88,12 +94,12 @@ class Station:
         )
         self.woken = Woken()
         self.deaths: list[str] = []  # of the KV manager
-        self.manager = rank_parts.manager(
+        self.manager = make_manager(
             args, config, sizing, groups, 0, self.transport, self.woken.event.set, self.deaths.append
         )
         if self.manager is not None:
             self.manager.start()
-        self.role: SchedulerRole = rank_parts.role(self.resources, self.manager)
+        self.role: SchedulerRole = make_role(self.resources, self.manager)
         self.box = Box()
         self.scheduler = Scheduler(self.resources, self.role, self.box)  # type: ignore[arg-type]
         self.scheduler._overlap.threshold = 0  # the test model's passes are too small to be overlapped otherwise

@@ -8,7 +8,7 @@ import pytest
 
 from pdctl.engine.config.checkpoint_config import ModelConfig
 from pdctl.engine.config.instance_args import ServerArgs
-from pdctl.engine.scheduler.rank_parts import Sizing
+from pdctl.engine.scheduler.scheduler_rank import Sizing
 from pdctl.errors import UsageError
 from tests.engine.checkpoints import COMMON, CONFIGS
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from pdctl.engine.drill.kv_faults import CLOSED, DOWN, GIVEN_UP, GONE, ShapedTransport
 from pdctl.engine.drill.modelled_link import ModelledLink, Window
-from pdctl.engine.drill.rehearsed_parts import CLOSED, DOWN, GIVEN_UP, GONE, ShapedTransport
 from pdctl.engine.transfer.transport import Op, OpState, TransferError, TransferPlan, TransportWrapper
 from tests.engine.transfer.backends import BACKENDS
 from tests.engine.transfer.far import FarPool, geometry, item, pair
