@@ -44,15 +44,13 @@ from pdctl.engine.ipc.messages import (
 from pdctl.engine.model.forward_pass import Share
 from pdctl.engine.scheduler.role import live_rooms
 from pdctl.engine.scheduler.schedule_batch import IDLE, Batch, Outcome, Pass, compute, conclude, prepare, run
-from pdctl.engine.scheduler.scheduler_log import BatchLog
 
 if TYPE_CHECKING:
     from pdctl.engine.model.model_runner import Sampled
     from pdctl.engine.model.parallel import Groups
     from pdctl.engine.scheduler.rank_mailbox import Mailbox
     from pdctl.engine.scheduler.resources import Req, Resources
-    from pdctl.engine.scheduler.role import RoleSwitch, SchedulerRole
-    from pdctl.engine.scheduler.scheduler_log import Queues
+    from pdctl.engine.scheduler.role import Queues, RoleSwitch, SchedulerRole
 
 log = logging.getLogger("pdctl.engine")
 
@@ -342,3 +340,54 @@ class Overlap:
 
     def close(self) -> None:
         self._thread.shutdown()
+
+
+class BatchLog:
+    """SGLang's periodic lines: one for every prefill pass, one for every `decode_log_interval` decode passes."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+        self._passes = 0
+        self._tokens = 0
+        self._since = time.perf_counter()
+        self.throughput = 0.0
+        self.hit_rate = 0.0  # of the last prefill batch, as in sglang
+
+    def passed(self, outcome: Outcome, queues: Queues, running_tokens: int) -> None:
+        """Take note of a forward pass. Only attention-TP rank 0 logs it, as in sglang."""
+        if not self._resources.leader:
+            return
+        if outcome.batch.prefill:
+            self._prefill(outcome, queues)
+            return
+        self._tokens += len(outcome.batch.parts)
+        self._passes += 1
+        if self._passes % self._resources.args.decode_log_interval == 0:
+            self._decode(queues, running_tokens)
+
+    def usage(self) -> float:
+        """Return the share of the pool's pages in use, without those that only the prefix cache keeps."""
+        return self._resources.held_pages / self._resources.num_pages
+
+    def _prefill(self, outcome: Outcome, queues: Queues) -> None:
+        batch, seconds = outcome.batch, outcome.seconds
+        new = [part.req for part in batch.parts if part.req.computed == part.req.cached + part.extend]
+        cached = sum(req.cached for req in new)
+        self.hit_rate = cached / (cached + batch.tokens)
+        log.info(
+            "Prefill batch, #new-seq: %d, #new-token: %d, #cached-token: %d, token usage: %.2f, #running-req: %d, "
+            "#queue-req: %d, #bootstrap-req: %d, #inflight-req: %d, input throughput (token/s): %.2f",
+            len(new), batch.tokens, cached, self.usage(), queues.running, queues.waiting, queues.bootstrap,
+            queues.inflight, batch.tokens / seconds if seconds else 0.0,
+        )  # fmt: skip
+
+    def _decode(self, queues: Queues, running_tokens: int) -> None:
+        now = time.perf_counter()
+        self.throughput = self._tokens / (now - self._since)
+        self._tokens, self._since = 0, now
+        log.info(
+            "Decode batch, #running-req: %d, #token: %d, token usage: %.2f, #prealloc-req: %d, #transfer-req: %d, "
+            "#retracted-req: %d, gen throughput (token/s): %.2f, #queue-req: %d",
+            queues.running, running_tokens, self.usage(), queues.prealloc, queues.transfer,
+            queues.retracted, self.throughput, queues.waiting,
+        )  # fmt: skip

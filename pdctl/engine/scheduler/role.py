@@ -3,7 +3,7 @@
 Prefill and decode have packages of their own. A rank switches roles while nothing is in flight (sglang 0.5.23
 disaggregation/role_switch.py). Weights, KV pool and transport stay; queues, KV manager and prefix cache are replaced.
 The ranks of a DP group agree and switch together. The HTTP process makes all groups of an instance do so: it asks every
-group whether it could before it tells any to switch (engine/frontend/responses.py).
+group whether it could before it tells any to switch (engine/frontend/info.py).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
@@ -20,7 +21,6 @@ from pdctl.engine.ipc.messages import NOT_IDLE, UNHEALTHY, LiveRoom, Switched, s
 from pdctl.engine.kv_link.room_state import Failure, FailureCode
 from pdctl.engine.scheduler.resources import Req
 from pdctl.engine.scheduler.schedule_batch import RunningBatch, WaitingQueue
-from pdctl.engine.scheduler.scheduler_log import Queues
 from pdctl.engine.transfer.transport import TransferError
 from pdctl.errors import PdctlError
 
@@ -58,6 +58,30 @@ class RequestPlace(Protocol):
     def __iter__(self) -> Iterator[Req]: ...
     def remove(self, req: Req, /) -> None:
         """Remove `req`, which must be in it; the caller releases its pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """Requests in each queue, under the names of sglang's log lines and /v1/loads."""
+
+    running: int = 0
+    waiting: int = 0
+    bootstrap: int = 0
+    inflight: int = 0
+    prealloc: int = 0
+    transfer: int = 0
+    draining: int = 0
+    retracted: int = 0
+
+    @property
+    def total(self) -> int:
+        queued = self.waiting + self.bootstrap + self.inflight + self.prealloc + self.transfer + self.retracted
+        return self.running + queued
+
+    @property
+    def remote(self) -> int:
+        """Requests that wait for the other side: only these need polling."""
+        return self.bootstrap + self.inflight + self.prealloc + self.transfer + self.draining
 
 
 class SchedulerRole(ABC):

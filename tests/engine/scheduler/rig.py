@@ -34,8 +34,7 @@ from pdctl.engine.model.model_runner import ModelRunner
 from pdctl.engine.model.parallel import Groups
 from pdctl.engine.scheduler.loop import Agreed, Scheduler
 from pdctl.engine.scheduler.resources import MetadataSlots, Resources
-from pdctl.engine.scheduler.role import SchedulerRole
-from pdctl.engine.scheduler.scheduler_log import Queues
+from pdctl.engine.scheduler.role import Queues, SchedulerRole
 from pdctl.engine.scheduler.scheduler_rank import (
     Sizing,
     make_manager,

@@ -15,7 +15,7 @@ from pdctl.engine.model.model_runner import Sampled, SamplingRow
 from pdctl.engine.model.parallel import Group, Groups
 from pdctl.engine.scheduler import schedule_batch
 from pdctl.engine.scheduler.loop import Turn
-from pdctl.engine.scheduler.scheduler_log import Queues
+from pdctl.engine.scheduler.role import Queues
 
 
 class Told(Group):
