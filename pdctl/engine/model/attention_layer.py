@@ -22,14 +22,15 @@ import torch.nn.functional as F
 
 from pdctl.engine.config.checkpoint_config import yarn_scale
 from pdctl.engine.model.forward_pass import in_place
-from pdctl.engine.model.weights import make_linear, norm_floor, padded, rotate_, unit_rows
+from pdctl.engine.model.linear import make_linear, norm_floor, padded, rotate_, unit_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pdctl.engine.config.checkpoint_config import Latent, ModelConfig, Rope
     from pdctl.engine.model.forward_pass import AttentionStep
-    from pdctl.engine.model.weights import Linear, Shard
+    from pdctl.engine.model.linear import Linear
+    from pdctl.engine.model.weights import Shard
 
 NORM_EPS = 1e-6  # of the two inner norms, whatever rms_norm_eps says (transformers 5)
 
@@ -239,7 +240,7 @@ class PerHead:
     def __init__(self, matrices: torch.Tensor) -> None:
         """`matrices` is [heads, a, b]."""
         self._matrices = matrices
-        # One product over all heads does not keep its rows independent on every CPU (weights.py).
+        # One product over all heads does not keep its rows independent on every CPU (linear.py).
         self._linears = [
             make_linear(matrix.t(), matrix.dtype, matrix.device)
             for matrix in (matrices if matrices.device.type == "cpu" else ())

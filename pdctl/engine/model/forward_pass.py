@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 
 from pdctl.engine.config.layer_kinds import FULL
-from pdctl.engine.model.weights import sigmoid
+from pdctl.engine.model.linear import sigmoid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -338,7 +338,7 @@ class WindowSpan:
 
         One kernel call per sequence, or per group of joined ones: the kernel reads K and V in place; with many
         sequences that is a third of a step. It computes one sequence and head after the other, and a row's result does
-        not depend on the others, as long as one thread computes it (weights.py) and every operand has the same
+        not depend on the others, as long as one thread computes it (linear.py) and every operand has the same
         alignment (`in_place`).
         """
         kv_heads, head_dim = self._heads

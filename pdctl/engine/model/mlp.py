@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from pdctl.engine.model.weights import make_linear, padded, sigmoid
+from pdctl.engine.model.linear import make_linear, padded, sigmoid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pdctl.engine.config.layer_kinds import Clamped, Mixture
-    from pdctl.engine.model.weights import Linear, Shard
+    from pdctl.engine.model.linear import Linear
+    from pdctl.engine.model.weights import Shard
 
 LEAST_SUM = 1e-20  # keeps the weights finite if every sigmoid of a token is 0
 
@@ -40,7 +41,7 @@ class GatedMlp:
         return cls(shard.folded(torch.cat(halves), norm), down)
 
     def add_to(self, x: torch.Tensor, unit: torch.Tensor, count: int) -> torch.Tensor:
-        """Return x + MLP, [rows, hidden], when no other rank has a part. `unit` is x in unit rows (weights.py)."""
+        """Return x + MLP, [rows, hidden], when no other rank has a part. `unit` is x in unit rows (linear.py)."""
         return self._down.add_product(x, self._hidden(unit))
 
     def partial(self, unit: torch.Tensor, count: int) -> torch.Tensor:
@@ -116,7 +117,7 @@ class Experts:
         return self.partial(unit, count).add_(x)
 
     def partial(self, unit: torch.Tensor, count: int) -> torch.Tensor:
-        """Return what this rank's experts contribute to the first `count` unit rows (weights.py), [rows, hidden]."""
+        """Return what this rank's experts contribute to the first `count` unit rows (linear.py), [rows, hidden]."""
         experts, weights = self._router.choose(unit, count)
         flat = experts.flatten()
         order = flat.argsort(stable=True)  # group the work of each expert, with tokens in order
@@ -160,7 +161,7 @@ class ExpertRouter:
         return cls(mixture, gate, bias.to(device=shard.device, dtype=torch.float32))
 
     def choose(self, unit: torch.Tensor, count: int) -> Choice:
-        """Choose experts for the first `count` of the unit rows (weights.py) [rows, hidden]."""
+        """Choose experts for the first `count` of the unit rows (linear.py) [rows, hidden]."""
         mixture = self._mixture
         scores = self._gate.product(unit.float())[:count]
         scores = sigmoid(scores) if mixture.sigmoid else scores.softmax(dim=-1)
@@ -205,9 +206,9 @@ class ClampedMlp:
         return cls(gate_up, make_linear(down, shard.dtype, shard.device, out), clamped)
 
     def partial(self, unit: torch.Tensor, count: int) -> torch.Tensor:
-        """Return this rank's part of the sum over ranks, [rows, hidden]; `unit` is in unit rows (weights.py)."""
+        """Return this rank's part of the sum over ranks, [rows, hidden]; `unit` is in unit rows (linear.py)."""
         gate, up = self._gate_up.product(unit).chunk(2, dim=-1)
         gate.clamp_(max=self._limit)
         up.clamp_(-self._limit, self._limit).add_(1).mul_(gate)
-        # In place, row by row: the same bits however many rows there are (weights.py, sigmoid).
+        # In place, row by row: the same bits however many rows there are (linear.py, sigmoid).
         return self._down.product(up.mul_(gate.mul_(self._alpha).sigmoid_()))

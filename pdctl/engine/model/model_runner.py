@@ -22,9 +22,10 @@ import torch.nn.functional as F
 from pdctl.engine.config.checkpoint_config import CheckpointError, ModelConfig
 from pdctl.engine.model.attention_layer import GroupedQuery, LatentAttention, rotation_table
 from pdctl.engine.model.forward_pass import AttentionStep
+from pdctl.engine.model.linear import norm_floor, one_thread, padded, unit_rows
 from pdctl.engine.model.mlp import Experts, GatedMlp
 from pdctl.engine.model.parallel import Gathering
-from pdctl.engine.model.weights import Checkpoint, Shard, norm_floor, one_thread, padded, unit_rows
+from pdctl.engine.model.weights import Checkpoint, Shard
 from pdctl.layout.shape import stage_layers
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from pdctl.engine.ipc.messages import Sampling
     from pdctl.engine.kvcache.kv_pool import KVPool
     from pdctl.engine.model.forward_pass import ForwardBatch, Share
+    from pdctl.engine.model.linear import Linear
     from pdctl.engine.model.parallel import Group, Groups
-    from pdctl.engine.model.weights import Linear
 
 
 EMBEDDING = "model.embed_tokens.weight"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from pdctl.engine.model.weights import padded
+from pdctl.engine.model.linear import padded
 from pdctl.errors import NotReadyError
 from pdctl.layout.shape import RankPlace, Shape, place
 
@@ -265,7 +265,7 @@ class Gathering:
             self._places = torch.tensor(places, device=device)
 
     def collect(self, rows: torch.Tensor) -> torch.Tensor:
-        """Collect the first rows of each group's [rows, hidden]: [total, hidden], padded below (weights.py)."""
+        """Collect the first rows of each group's [rows, hidden]: [total, hidden], padded below (linear.py)."""
         own = rows.new_zeros(self._most, rows.shape[1])
         own[: self._count] = rows[: self._count]
         everything = self._group.all_gather_rows(own)

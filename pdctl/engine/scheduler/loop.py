@@ -17,6 +17,7 @@ cache (9.2 instead of 7.4 ms for 256 tokens). Such passes stay on the loop's own
 from __future__ import annotations
 
 import logging
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pdctl.engine.model.weights import FEWEST_ROWS, CheckedLinear, PackedLinear, PlainLinear, can_pack, make_linear
+from pdctl.engine.model.linear import FEWEST_ROWS, CheckedLinear, PackedLinear, PlainLinear, can_pack, make_linear
 from tests.cases import for_each
 
 CPU = torch.device("cpu")
