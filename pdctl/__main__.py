@@ -51,8 +51,16 @@ def main() -> None:
     import gc
 
     gc.disable()  # imports make no garbage; collecting while they run costs half of a bare start-up
-    from pdctl.cli.exits import run
+    try:
+        from pdctl.cli.exits import run
+    except (ImportError, MemoryError) as error:
+        from pdctl.errors import limit_reached
 
+        reached = limit_reached(error)
+        if reached is None:
+            raise
+        sys.stderr.write(f"error: {reached.message}\n  fix: {reached.fix}\n")
+        sys.exit(reached.exit_code)
     run(argv)
 
 

@@ -113,6 +113,31 @@ def limit_reached(error: BaseException) -> LimitError | None:
     return LimitError(*_LIMITS[errno.ENOMEM]) if no_map or isinstance(error, MemoryError) else None
 
 
+def memory_used_up() -> LimitError | None:
+    """The limit of this process's address space, if it has come close to it; None if not, or if there is none.
+
+    There Python raises what it happens to have at hand, a SystemError for example, in place of a MemoryError.
+    """
+    most, peak = _of_process("limits", b"Max address space"), _of_process("status", b"VmPeak:")
+    near = most is not None and peak is not None and most - (peak << 10) < STEP
+    return LimitError(*_LIMITS[errno.ENOMEM]) if near else None
+
+
+def _of_process(file: str, name: bytes) -> int | None:
+    """A number that Linux tells of this process, asked for without an import or a large buffer."""
+    try:
+        handle = os.open(f"/proc/self/{file}", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        words = os.read(handle, PAGE).partition(name)[2].split(None, 1)
+    finally:
+        os.close(handle)
+    return int(words[0]) if words and words[0].isdigit() else None
+
+
+PAGE = 4096  # bytes of such a file: it is shorter
+STEP = 8 << 20  # bytes; what a library or a table may ask for at once is less
 _LIMITS = {
     errno.EMFILE: ("too many open files in this process", "raise the limit of this shell: ulimit -n 65536"),
     errno.ENFILE: ("too many open files on this machine", "raise the limit: sysctl fs.file-max"),

@@ -13,7 +13,15 @@ import sys
 from typing import TYPE_CHECKING
 
 from pdctl import __version__, program
-from pdctl.errors import ExitCode, MissingExtraError, PdctlError, StorageError, TopologyError, limit_reached
+from pdctl.errors import (
+    ExitCode,
+    MissingExtraError,
+    PdctlError,
+    StorageError,
+    TopologyError,
+    limit_reached,
+    memory_used_up,
+)
 from pdctl.render import term
 
 if TYPE_CHECKING:
@@ -29,6 +37,7 @@ SURROUNDINGS = frozenset({
 
 YOUNG = 50_000  # objects between garbage collections; with Python's 700 they take a tenth of a small verb's time
 
+NO_MEMORY = b"error: out of memory\n  fix: raise the limit of this shell (ulimit -v unlimited) or of this container\n"
 INTERRUPTED = 130  # Typer's exit code for a KeyboardInterrupt that no verb handled
 
 
@@ -81,15 +90,13 @@ def run(argv: Sequence[str]) -> None:
             _say(reached)
             term.silence(sys.stdout)
             _leave(reached.exit_code)
-        _report()
-        _leave(ExitCode.BUG)
+        _unexpected(error)
     except KeyboardInterrupt:
         reraise(signal.SIGINT)
     except ModuleNotFoundError as error:
         missing = (error.name or "").split(".")[0]
         if missing in {"", "pdctl"}:
-            _report()
-            _leave(ExitCode.BUG)
+            _unexpected(error)
         refusal = MissingExtraError(
             f"{program.FILE or sys.executable} has no module `{missing}`, which pdctl needs",
             "use the Python that pdctl was installed for, or install pdctl for this one with pip",
@@ -97,12 +104,27 @@ def run(argv: Sequence[str]) -> None:
         _say(refusal)
         _leave(refusal.exit_code)
     except Exception as error:  # noqa: BLE001 - the exit policy is the one blanket handler: a bug becomes a report
-        reached = limit_reached(error)
-        if reached is not None:
+        _unexpected(error)
+
+
+def _unexpected(error: Exception) -> NoReturn:
+    """Say which limit was reached, or report a bug. Where memory is used up, nothing can be told from a bug."""
+    try:
+        short = memory_used_up()
+        reached = limit_reached(error) or short
+        if reached is None:
+            _report()
+        else:
             _say(reached)
-            _leave(reached.exit_code)
-        _report()
-        _leave(ExitCode.BUG)
+        if short is not None:  # an orderly exit needs memory too
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()
+            os._exit(ExitCode.NOT_PROBED)
+    except (MemoryError, ImportError, SystemError):  # what an import raises without memory
+        with contextlib.suppress(OSError):
+            os.write(2, NO_MEMORY)
+        os._exit(ExitCode.NOT_PROBED)
+    _leave(ExitCode.BUG if reached is None else reached.exit_code)
 
 
 def reraise(number: int) -> None:
@@ -200,7 +222,7 @@ def _report() -> None:
     sys.stderr.write(f"  report: {name}\n  fix: file it with that report\n")
 
 
-def _leave(code: int) -> None:
+def _leave(code: int) -> NoReturn:
     sys.stdout.flush()
     gc.freeze()  # skips the two collections at interpreter exit, which nothing here needs
     raise SystemExit(int(code))

@@ -73,6 +73,17 @@ def test_limits_of_the_shell_are_no_bug_of_pdctl(argv: str, said: str) -> None:
     assert done.stderr.startswith((f"error: {said}\n  fix: ", "error: out of memory\n  fix: "))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS does not limit address space")
+def test_whatever_python_raises_without_memory_is_no_bug_of_pdctl() -> None:
+    """There an import ends on a SystemError or half a module, and the report of a bug would fail too."""
+    for kibibytes in range(16_000, 26_000, 500):
+        words = f"ulimit -v {kibibytes}; exec {shlex.quote(sys.executable)} -m pdctl ls"
+        done = subprocess.run(["sh", "-c", words], capture_output=True, text=True, timeout=60, check=False)
+        if "pdctl" in done.stderr and "No module named" not in done.stderr:  # Python itself has started
+            assert done.returncode in (0, 4), f"{kibibytes} KiB: {done.stderr}"
+            assert "bug in pdctl" not in done.stderr, kibibytes
+
+
 # pdctl as `-m pdctl` runs it, which stops at the import of its verb until somebody ends it.
 HALF_IMPORTED = """
 import runpy, sys, time
