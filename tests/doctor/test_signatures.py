@@ -99,3 +99,12 @@ def test_lines_of_an_earlier_run_do_not_count() -> None:
 def test_a_log_that_is_not_there() -> None:
     with pytest.raises(UsageError):
         gather(Request(depth=Depth.STATIC, logs=("/nowhere/at/all.log",)))
+
+
+def test_a_bootstrap_port_that_answers_404_is_another_server_s(tmp_path: Path) -> None:
+    """A restart of the prefill, which is what PD209 asks for, would change nothing."""
+    line = '[2026-11-21 02:04:3{}] Failed to get prefill server info: 404, {{"detail":"Not Found"}}\n'
+    (tmp_path / "decode-0.log").write_text("".join(line.format(second) for second in range(5)))
+    (found,) = check_run.run(gather(Request(depth=Depth.STATIC, logs=(str(tmp_path),)))).findings
+    assert (found.code, found.instance) == ("PD206", "decode-0")
+    assert found.fix == "start the router with --prefill URL PORT"

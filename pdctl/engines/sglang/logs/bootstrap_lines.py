@@ -154,6 +154,14 @@ ROWS = (
         proves=(Sign.BOOTSTRAP_DIALLED, Sign.BOOTSTRAP_REFUSED),
     ),
     Row(
+        # An HTTP server that has no /route: an engine's or a router's port in place of the bootstrap port.
+        "shape-not-served", Speaker.SGLANG, Level.ERROR, "decode", b"Failed to get prefill ",
+        r"Failed to get prefill (?:server|parallel) info: (?P<status>404|405), (?P<reason>.*)",
+        '[2026-11-21 02:04:32] Failed to get prefill server info: 404, {"detail":"Not Found"}',
+        cause="PD206",
+        proves=(Sign.BOOTSTRAP_ANSWERED,),
+    ),
+    Row(
         "shape-refused", Speaker.SGLANG, Level.ERROR, "decode", b"Failed to get prefill ",
         r"Failed to get prefill (?:server|parallel) info: (?P<status>\d+), (?P<reason>.*)",
         "[2026-11-21 02:04:32] Failed to get prefill server info: 503, Prefill server not fully registered yet "
