@@ -27,7 +27,7 @@ ONCE = "readiness.restart={policy: instance, backoff: 10m, backoff-max: 10m}"
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     sets = (ONCE, f"roles.prefill.env.HF_TOKEN={TOKEN}")
     deployment = start(
-        tmp_path_factory.mktemp("state"), "watched", "topologies/2p1d.yaml", 2, *(w for s in sets for w in ("--set", s))
+        tmp_path_factory.mktemp("state"), "watched", "topologies/1p1d.yaml", 1, *(w for s in sets for w in ("--set", s))
     )
     yield deployment
     deployment.pdctl("down", "watched")
@@ -39,12 +39,12 @@ def test_real_requests_through_every_pair(run: Deployment, tmp_path: Path) -> No
     assert [one for one in report["findings"] if one["severity"] == "error"] == []
     assert (report["depth"], report["title"]) == ("canary", "run watched")
     cells = {(cell["prefill"], cell["decode"]): cell for cell in report["matrix"]}
-    assert set(cells) == {("prefill-0", "decode-0"), ("prefill-1", "decode-0")}
+    assert set(cells) == {("prefill-0", "decode-0")}
     assert all(cell["ok"] is True and cell["seconds"] > 0 and cell["room"] for cell in cells.values())
     status = {check["code"]: check["status"] for check in report["checks"]}
     asked = ("PD201", "PD202", "PD205", "PD209", "PD302", "PD604", "PD610", "PD611", "PD613")
     assert {code: status[code] for code in asked} == dict.fromkeys(asked, "ok")
-    assert [row["odd"] for row in report["ports"]] == [None, None]
+    assert [row["odd"] for row in report["ports"]] == [None]
     nothing_left(run)
     bundled(tmp_path / "watched.tgz", done.stderr)
 
@@ -76,7 +76,7 @@ def bundled(path: Path, said: str) -> None:
     assert "key variable or field" in text["REDACTED.txt"]
     assert "key variable or field" in said
     facts: Any = json.loads(text["facts.json"])
-    assert [engine["endpoint"]["name"] for engine in facts["engines"]] == ["prefill-0", "prefill-1", "decode-0"]
+    assert [engine["endpoint"]["name"] for engine in facts["engines"]] == ["prefill-0", "decode-0"]
     assert {canary["text"] for canary in facts["canaries"] if canary["text"]} == {"[redacted]"}
     assert json.loads(text["run/run.json"])["name"] == "watched"
     assert json.loads(text["run/plan.json"])["schema"] == "pdctl.plan/1"
@@ -89,7 +89,7 @@ def test_watching_a_prefill_die(run: Deployment) -> None:
     watch = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     assert watch.stdout is not None
     try:
-        os.kill(run.processes()["prefill-1"], signal.SIGKILL)
+        os.kill(run.processes()["prefill-0"], signal.SIGKILL)
         events = []
         for line in watch.stdout:
             events.append(json.loads(line))
@@ -102,11 +102,11 @@ def test_watching_a_prefill_die(run: Deployment) -> None:
         watch.communicate()
     assert (watch.returncode, errors) == (-signal.SIGINT, "")
     opened = events[-1]
-    assert (opened["event"], opened["instance"], opened["severity"]) == ("opened", "prefill-1", "error")
-    assert opened["headline"].startswith(("prefill-1 does not answer: ", "prefill-1 is not running: it was killed"))
-    assert not [event for event in events if event["event"] == "opened" and event["instance"] == "prefill-0"]
+    assert (opened["event"], opened["instance"], opened["severity"]) == ("opened", "prefill-0", "error")
+    assert opened["headline"].startswith(("prefill-0 does not answer: ", "prefill-0 is not running: it was killed"))
+    assert not [event for event in events if event["event"] == "opened" and event["instance"] == "decode-0"]
     status = run.pdctl("doctor", "--select", "PD604", "-o", "json", check=False)
     assert status.returncode == 1
     # The router's log may tell of it as well: a line of a moment, and a warning.
     errors = [one["instance"] for one in json.loads(status.stdout)["findings"] if one["severity"] == "error"]
-    assert errors == ["prefill-1"]
+    assert errors == ["prefill-0"]

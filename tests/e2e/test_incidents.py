@@ -51,7 +51,8 @@ class Incident:
 
     ends: a process and what its log says when the incident is over, where that comes after the answer.
     heavy: played with `-m heavy` alone; what plays it is also tested by itself (tests/router/test_rehearsal.py,
-    test_rehearsal.py and test_shaped.py below tests/engine), and recorded runs of it are read (data/rooms/pdctl-*).
+    test_rehearsal.py, test_faults.py and test_shaped.py below tests/engine), a decode is killed by test_deaths.py, and
+    recorded runs of it are read (data/rooms/pdctl-*).
     """
 
     name: str
@@ -75,7 +76,7 @@ INCIDENTS = (
     ),  # takes longest: the decode's 15 s
     Incident("missing-bootstrap-port", "PD201", 2, 2, sets=lambda p: (BOOTSTRAP, WAITING)),
     Incident("swapped-bootstrap-ports", "PD203", 2, 2, sets=lambda p: (BOOTSTRAP, WAITING), heavy=True),
-    Incident("killed-decode", "PD704", dies="decode-0"),
+    Incident("killed-decode", "PD704", dies="decode-0", heavy=True),
     Incident("killed-prefill", "PD705", dies="prefill-0", heavy=True),
     Incident(
         "page-size-mismatch",

@@ -130,7 +130,7 @@ def test_two_nodes_are_what_the_plan_says(small: Deployment) -> None:
 
 
 def test_two_nodes_answer_like_one_rank(small: Deployment, alone: str) -> None:
-    same_answers(small, alone, 24)
+    same_answers(small, alone, 12)
 
 
 @pytest.mark.heavy

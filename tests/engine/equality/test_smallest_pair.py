@@ -1,6 +1,8 @@
-"""One prefill and one decode answer as one engine does, on a processor that has the least that torch runs on.
+"""One prefill and one decode answer as one engine does, on processors that have less than this one.
 
-As the processor is, tests/e2e/ asks that of every start. The whole matrix is `python -m tests.engine.equality`.
+By default tests/e2e/ asks that of the processor as it is, and tests/engine/model/test_neighbours.py what equal answers
+follow from, of the oldest: a row's bits depend on nothing around it. The whole matrix is `python -m
+tests.engine.equality`.
 """
 
 from __future__ import annotations
@@ -14,14 +16,14 @@ from tests.engine.equality.instances import ROOT
 from tests.engine.features import FEATURES, environment, lacks
 
 PROMPTS = 24
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize(
     ("model", "features"),
     [
         pytest.param("mla", FEATURES[1], id="oldest"),
-        pytest.param("gqa", FEATURES[2], id="older", marks=pytest.mark.heavy),
+        pytest.param("gqa", FEATURES[2], id="older"),
     ],
 )
 def test_a_pair_answers_as_one_engine(model: str, features: dict[str, str]) -> None:

@@ -33,14 +33,13 @@ def gate(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_log_names_who_connected_and_no_address_a_client_writes(model: Path) -> None:
-    with running(model) as engine:
-        engine.wait_for("The server is fired up")
-        forged = {"X-Forwarded-For": "Scheduler hit an exception: Traceback (most recent call last):"}
-        engine.client.get("/model_info", headers=forged)
-        line = engine.wait_for('"GET /model_info HTTP/1.1" 200')
-        assert "127.0.0.1:" in line
-        assert "exception" not in line
+def test_the_log_names_who_connected_and_no_address_a_client_writes(unified: Engine) -> None:
+    mark = len(unified.lines)
+    forged = {"X-Forwarded-For": "Scheduler hit an exception: Traceback (most recent call last):"}
+    unified.client.get("/model_info", headers=forged)
+    line = unified.wait_for('"GET /model_info HTTP/1.1" 200', mark)
+    assert "127.0.0.1:" in line
+    assert "exception" not in line
 
 
 def test_while_starting_the_port_is_bound_and_says_503(model: Path, gate: Path) -> None:
@@ -61,28 +60,19 @@ def test_while_starting_the_port_is_bound_and_says_503(model: Path, gate: Path) 
         assert engine.client.get("/health").status_code == 200
 
 
-def with_limit(files: str) -> tuple[str, ...]:
-    return ("bash", "-c", f'ulimit {files}; exec "$@"', "bash")
-
-
 def test_too_few_file_descriptors_are_an_error_that_names_them(model: Path) -> None:
-    with running(model, before=with_limit("-n 64")) as engine:
+    with running(model, before=("bash", "-c", 'ulimit -n 64; exec "$@"', "bash")) as engine:
         engine.wait_for("the hard limit of open files is 64, and an instance needs 256")
         assert engine.exit_code() == 1
 
 
-def test_fewer_file_descriptors_than_clients_may_come_are_said(model: Path) -> None:
-    with running(model, before=with_limit("-n 300")) as engine:
+def test_a_low_soft_limit_is_raised_and_fewer_descriptors_than_clients_may_come_are_said(model: Path) -> None:
+    with running(model, before=("bash", "-c", 'ulimit -n 300; ulimit -Sn 64; exec "$@"', "bash")) as engine:
         engine.wait_for("300 file descriptors (ulimit -n) are enough for 44 clients at once, not for 4096")
-        engine.wait_for(READY)
-
-
-def test_a_low_soft_limit_is_raised(model: Path) -> None:
-    with running(model, before=with_limit("-Sn 64")) as engine:
         engine.wait_for(READY)
         for pid in (engine.process.pid, *engine.children()):
             row = next(line for line in Path(f"/proc/{pid}/limits").read_text().splitlines() if "open files" in line)
-            assert int(row.split()[3]) > 1000
+            assert int(row.split()[3]) == 300
 
 
 def test_the_stages_of_a_start_are_said_in_order(decode: Engine) -> None:
@@ -203,18 +193,21 @@ def test_sigint_before_the_start_is_over(model: Path, gate: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "reason"),
+    ("prompt", "reason", "flags", "count"),
     [
-        ("!die", "exited with code 7"),
-        ("!last words", "cannot go on: out of luck"),
-        ("!reason", "cannot go on: out of luck. Not a second line"),
+        ("!die", "exited with code 7", ("--tp-size", "2", "--dp-size", "2"), 5),  # four ranks and the DP controller
+        ("!last words", "cannot go on: out of luck", (), 1),
+        ("!reason", "cannot go on: out of luck. Not a second line", (), 1),
     ],
+    ids=lambda value: value if isinstance(value, str) and value.startswith("!") else "",
 )
-def test_a_rank_that_dies_ends_the_instance_and_says_why(model: Path, prompt: str, reason: str) -> None:
-    with running(model, "--tp-size", "2", "--dp-size", "2") as engine:
+def test_a_rank_that_dies_ends_the_instance_and_says_why(
+    model: Path, prompt: str, reason: str, flags: tuple[str, ...], count: int
+) -> None:
+    with running(model, *flags) as engine:
         engine.wait_for(READY)
         processes = engine.children()
-        assert len(processes) == 5  # four ranks and the DP controller
+        assert len(processes) == count
         thread, answers = in_background(engine, "!mute")
         response = engine.client.post("/generate", json={"text": prompt})
         thread.join(30)
@@ -222,14 +215,13 @@ def test_a_rank_that_dies_ends_the_instance_and_says_why(model: Path, prompt: st
             assert answer.status_code == 503
             assert reason in answer.json()["error"]["message"]
         assert engine.exit_code() == 1
-        assert reason in engine.wait_for("Instance ends: rank DP")
+        assert reason in engine.wait_for("Instance ends: rank ")
         until(lambda: not any(map(alive, processes)), "the other ranks to be gone")
 
 
-@pytest.mark.parametrize("ready", [False, True])
-def test_a_killed_rank_is_named(model: Path, gate: Path, ready: bool) -> None:
-    with running(model, env={} if ready else {"ECHO_GATE": str(gate)}) as engine:
-        engine.wait_for(READY if ready else "Uvicorn running")
+def test_a_rank_that_is_killed_while_starting_is_named(model: Path, gate: Path) -> None:
+    with running(model, env={"ECHO_GATE": str(gate)}) as engine:
+        engine.wait_for("Uvicorn running")
         (rank,) = engine.children()
         os.kill(rank, signal.SIGKILL)
         assert engine.exit_code() == 1
@@ -244,17 +236,20 @@ def test_a_rank_that_dies_of_the_warm_up_is_named_and_nothing_else_is_said(model
         assert not any("Traceback" in line or "never retrieved" in line for line in engine.lines)
 
 
-def test_a_stream_ends_with_the_reason_when_a_rank_dies(model: Path) -> None:
+def test_a_stream_ends_with_the_reason_when_a_rank_is_killed(model: Path) -> None:
     with running(model) as engine:
         engine.wait_for(READY)
+        (rank,) = engine.children()
         body = {"text": "abc", "stream": True, "sampling_params": {"sampling_seed": 60_000}}
         with engine.client.stream("POST", "/generate", json=body) as response:
             lines = response.iter_lines()
             assert next(lines)
-            os.kill(engine.children()[0], signal.SIGKILL)
+            os.kill(rank, signal.SIGKILL)
             rest = [line for line in lines if line]
         assert "was killed by SIGKILL" in rest[0]
         assert rest[-1] == "data: [DONE]"
+        assert engine.exit_code() == 1
+        engine.wait_for(f"rank TP0 (pid {rank}) was killed by SIGKILL")
 
 
 def test_sigkill_of_the_server_takes_its_ranks_along_and_leaves_no_files(model: Path, tmp_path: Path) -> None:

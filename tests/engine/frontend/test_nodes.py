@@ -33,7 +33,7 @@ def pair(model: Path) -> Iterator[list[Engine]]:
         yield both
 
 
-def test_both_nodes_answer_health_and_only_the_first_serves(pair: list[Engine]) -> None:
+def test_both_nodes_answer_health_only_the_first_serves_and_stopping_the_second_stops_both(pair: list[Engine]) -> None:
     first, second = pair
     # The word that the instance serves travels to the other nodes; its answer is asked for after that word came.
     first.client.post("/generate", json={"text": "hi", "sampling_params": {"max_new_tokens": 2}})
@@ -49,10 +49,7 @@ def test_both_nodes_answer_health_and_only_the_first_serves(pair: list[Engine]) 
     assert [state["dp_rank"] for state in info["internal_states"]] == [0, 1]
     assert len(first.children()) == 2  # a rank and the DP controller
     assert len(second.children()) == 1
-
-
-def test_telling_the_second_node_to_stop_stops_both(pair: list[Engine]) -> None:
-    pair[1].process.send_signal(signal.SIGTERM)
+    second.process.send_signal(signal.SIGTERM)
     assert [engine.exit_code() for engine in pair] == [0, 0]
 
 

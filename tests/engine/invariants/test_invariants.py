@@ -42,7 +42,7 @@ def quiet() -> Iterator[None]:
 
 
 def test_any_order_of_events() -> None:
-    run_state_machine_as_test(Pair, settings=profile(40))
+    run_state_machine_as_test(Pair, settings=profile(EXAMPLES))
 
 
 @pytest.mark.heavy

@@ -43,7 +43,7 @@ def check(station: Station, expected: dict[str, list[int]], aborted: set[str]) -
             assert station.answer[rid] == answer, rid
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.heavy)])
 def test_one_engine(seed: int) -> None:
     requests, draw, aborted = workload(seed), random.Random(seed), set()
     expected = quiet(requests)
@@ -60,7 +60,7 @@ def test_one_engine(seed: int) -> None:
         check(station, expected, aborted)
 
 
-@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize("seed", [4, pytest.param(3, marks=pytest.mark.heavy)])
 def test_a_pair_that_keeps_prefixes_on_both_sides(seed: int) -> None:
     requests, draw, aborted = workload(seed), random.Random(seed), set()
     expected = quiet(requests)

@@ -11,7 +11,7 @@ from pdctl.engine.ipc.messages import AbortRequest
 from tests.engine.scheduler.rig import Pair, Station, ask, ids, pair, turns_until, unified
 
 TIGHT = {"max_total_tokens": 256, "max_running_requests": 8, "num_reserved_decode_tokens": 16}
-MANY = [ask(f"r{index}", ids(20 + index, index), tokens=120, room=100 + index) for index in range(5)]
+MANY = [ask(f"r{index}", ids(20 + index, index), tokens=80, room=100 + index) for index in range(5)]
 
 
 def alone() -> dict[str, list[int]]:
