@@ -1,4 +1,4 @@
-"""pdctl in processes of its own, with a topology of stand-ins and a state directory."""
+"""pdctl with a topology of stand-ins and a state directory: what launches in processes of its own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.cli.verb import within
 from tests.launch.conftest import DEADLINE, STANDIN
 from tests.ports import free_block, free_ports
 
@@ -59,6 +60,8 @@ class Shell:
             process.communicate()
 
     def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        if argv[0] != "launch":
+            return within(*argv, env=self.env, folder=self.folder)
         process = self.start(*argv)
         out, err = process.communicate(timeout=DEADLINE)
         return subprocess.CompletedProcess(argv, process.returncode, out, err)

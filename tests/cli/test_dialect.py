@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,17 +15,12 @@ from pdctl.engines.speech import ROWS, speech, survey
 from pdctl.engines.versions import NEWEST, parse, spell
 from pdctl.render import dialect as render
 from pdctl.render.term import Term
+from tests.cli.verb import within
 from tests.engines.recorded import LOGS, lines
-
-PDCTL = (sys.executable, "-c", "from pdctl.__main__ import main; main()")
 
 
 def pdctl(*words: str, stdin: bytes = b"", **environ: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [*PDCTL, "dialect", *words], input=stdin, capture_output=True, timeout=60, check=False,
-        env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "LANG": "C.UTF-8", "PYTHONUTF8": "1", **environ},
-    )  # fmt: skip
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+    return within("dialect", *words, stdin=stdin, env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **environ})
 
 
 def test_check_says_who_wrote_what() -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 
 import pytest
 
 from pdctl.catalogue import book
+from tests.cli.verb import within
 
 
 def explain(*argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pdctl", "explain", *argv], capture_output=True, text=True, timeout=60, check=False
-    )
+    return within("explain", *argv)
 
 
 def test_one_code_is_told_whole() -> None:

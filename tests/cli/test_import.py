@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import resource
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.verb import Verb
+from tests.cli.verb import Verb, within
 
 PAIR = """\
 python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --disaggregation-mode prefill --port 30000 --tp $TP &
@@ -20,15 +19,7 @@ python3 -m sglang_router.launch_router --pd-disaggregation --prefill http://127.
 
 
 def pdctl(*argv: str, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pdctl", *argv],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=cwd,
-        input=stdin,
-    )
+    return within(*argv, folder=cwd, stdin=stdin)
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def test_status_asks_every_process(detached: Shell) -> None:
     assert document["schema"] == "pdctl.status/1"
     assert document["ready"] is True
     assert document["instances"][0]["registered"] == 1
-    assert detached.run("status", "blue", "--wait", "--timeout", "5s").returncode == 0
+    assert detached.run("status", "blue", "--wait", "--timeout", "60s").returncode == 0
 
 
 def test_a_limit_of_the_shell_that_asks_is_not_blamed_on_the_run(detached: Shell) -> None:
@@ -247,6 +247,9 @@ def test_in_the_foreground_one_ctrl_c_ends_it_and_the_code_is_the_signals(shell:
     status = shell.run("status", "blue")
     assert status.returncode == 8
     assert status.stdout.startswith("blue: stopped at ")
+    doctor = shell.run("doctor", "--run", "blue")
+    assert doctor.returncode == 4
+    assert "run blue is over (stopped by SIGINT)" in doctor.stderr
 
 
 def test_a_detached_launch_that_fails_says_why_in_the_foreground(shell: Shell) -> None:
@@ -309,7 +312,7 @@ def test_the_run_goes_on_when_nobody_reads_what_it_says(shell: Shell) -> None:
     assert launcher.stderr is not None
     next(line for line in launcher.stderr if "started" in line)
     launcher.stderr.close()
-    ready = shell.run("status", "blue", "--wait", "--timeout", "15s")
+    ready = shell.run("status", "blue", "--wait", "--timeout", "90s")
     assert ready.returncode == 0, ready.stderr
     launcher.stderr = None
     launcher.terminate()
@@ -331,7 +334,7 @@ def test_a_terminal_that_takes_nothing_stops_neither_the_run_nor_its_end(shell: 
     with contextlib.suppress(BlockingIOError):
         while True:
             os.write(full, b"\n")
-    ready = shell.run("status", "blue", "--wait", "--timeout", "15s")
+    ready = shell.run("status", "blue", "--wait", "--timeout", "90s")
     assert ready.returncode == 0, ready.stderr
     launcher.terminate()
     assert launcher.wait(timeout=DEADLINE) == -signal.SIGTERM
@@ -407,14 +410,6 @@ def test_after_a_death_status_and_doctor_say_the_recorded_cause_and_where_to_loo
     assert found["decode-0"]["severity"] == "error"
     assert any(line.endswith("'out of memory|killed process'") for line in found["decode-0"]["evidence"])
     assert found["prefill-0"]["severity"] == "info"
-
-
-def test_a_run_that_was_stopped_is_nothing_to_look_at(shell: Shell) -> None:
-    assert shell.run("launch", "blue.yaml", "-d").returncode == 0
-    assert shell.run("down").returncode == 0
-    doctor = shell.run("doctor", "--run", "blue")
-    assert doctor.returncode == 4
-    assert "run blue is over (stopped by SIGTERM)" in doctor.stderr
 
 
 def test_nothing_was_ever_launched(shell: Shell) -> None:
