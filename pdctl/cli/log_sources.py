@@ -47,13 +47,14 @@ class Sources(NamedTuple):
     """`names`: path → instance for the logs of a run; other files are named by their stem.
 
     `shown`: path → its name in answers if nobody typed it: a run's logs are `RUN/logs/router.log`.
-    `lost`: since when and why lines of the run were not written; "" if all were, as far as is known.
+    `lost`, `ended`: see `pdctl.launch.log_tail.LogFiles`.
     """
 
     paths: tuple[str, ...]
     names: Mapping[str, str]
     shown: Mapping[str, str] = MappingProxyType({})
     lost: str = ""
+    ended: str = ""
 
 
 class LogReading(NamedTuple):
@@ -79,7 +80,7 @@ def sources(paths: Sequence[str], run: str | None) -> Sources:
     from pdctl.launch.state import home
 
     files = launched.find(home(os.environ), run, OVER).log_files()
-    return Sources(tuple(files.names), files.names, files.shown, files.lost)
+    return Sources(tuple(files.names), files.names, files.shown, files.lost, files.ended)
 
 
 def opened(chosen: Sources) -> tuple[Log, ...]:

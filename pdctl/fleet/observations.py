@@ -241,7 +241,7 @@ class Ended:
 
     words: "was killed by SIGKILL …". at: seconds since the epoch. lines: those of its log that may explain it. log:
     that file. untold: a sentence that no line does and where to look, or "". next: when it is restarted, as a clause
-    ("; restarts in 1.3 s"), or "".
+    ("; restarts in 1.3 s"), or "". fix: a command, where another one than a look at the log helps.
     """
 
     instance: str
@@ -252,6 +252,7 @@ class Ended:
     lines: tuple[str, ...] = ()
     untold: str = ""
     next: str = ""
+    fix: str = ""
 
 
 @dataclass(frozen=True, slots=True)

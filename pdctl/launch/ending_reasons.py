@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pdctl import thread_death
 from pdctl.engines.base import Level, Sign
 from pdctl.errors import ExitCode, limit_reached
+from pdctl.launch import storage
 from pdctl.launch.log_tail import PROBE, STAMP, last_lines
 from pdctl.launch.readiness import stages
 from pdctl.launch.run import MAY_TELL, NO_LINE, Exit, Process, RunOutcome, StartStage
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from pdctl.engines.base import Row
     from pdctl.launch.deployment import Spec
+    from pdctl.launch.run import Run
     from pdctl.launch.runtime import Paired
     from pdctl.launch.state import RunDir
 
@@ -69,6 +71,15 @@ def in_words(exit: Exit) -> str:
 
 def stopped(number: int) -> RunOutcome:
     return RunOutcome(f"stopped by {signal.Signals(number).name}", signal=number)
+
+
+def supervisor_died(run: Run, directory: RunDir) -> str:
+    """That the supervisor of a stale run on this machine is gone, with what it left and how to clear that."""
+    left = ", ".join(f"{process.name} (pid {process.pid})" for process in run.survivors)
+    rest = f"still alive: {left}" if left else "no process is left"
+    crash = storage.read(directory.path).crash
+    why = f" of {crash}" if crash else ""
+    return f"the supervisor (pid {run.supervisor}) died{why}; {rest}. Clear it: pdctl down {run.name}"
 
 
 def watcher_ended(thread: str, error: BaseException) -> RunOutcome:

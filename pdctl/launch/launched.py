@@ -151,7 +151,11 @@ class LaunchedRun:
         lost = storage.storage_trouble(self._directory.path, self._directory.logs)
         if lost and not self._run.alive:
             lost += f"; {self.name} {describe_ended(self._run)}"
-        return LogFiles(names, shown, lost)
+        if self._run.allocation is not None or self._run.condition is not State.STALE:
+            return LogFiles(names, shown, lost)
+        from pdctl.launch import ending_reasons  # imported late: needed only for a run without its supervisor
+
+        return LogFiles(names, shown, lost, ending_reasons.supervisor_died(self._run, self._directory))
 
     def lines(self, asked: LogQuestion) -> Iterator[Iterable[LogLine]]:
         known = [process.name for process in self._run.processes]

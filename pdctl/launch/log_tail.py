@@ -38,12 +38,14 @@ class LogLine:
 class LogFiles(NamedTuple):
     """`names`: path → instance. `shown`: path → its name in answers, for example `RUN/logs/router.log`.
 
-    `lost`: since when and why lines were not written; "" if all were, as far as is known.
+    `lost`: since when and why lines were not written; "" if all were, as far as is known. `ended`: that the supervisor
+    died, which no log tells; "" if it did not.
     """
 
     names: Mapping[str, str]
     shown: Mapping[str, str]
     lost: str = ""
+    ended: str = ""
 
 
 class LogQuestion(NamedTuple):

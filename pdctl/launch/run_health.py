@@ -17,6 +17,8 @@ from pdctl.launch.run import OVER, EventKind, Process, Run, State
 from pdctl.launch.storage import storage_trouble
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pdctl.launch.run import Run, RunEvent
     from pdctl.launch.state import RunDir
     from pdctl.layout.instance_plan import Plan
@@ -119,11 +121,7 @@ def _note(run: Run, directory: RunDir) -> str:
 
         return submission.outcome_of_ended_job(run).message
     if run.condition is State.STALE:
-        left = ", ".join(f"{process.name} (pid {process.pid})" for process in run.survivors)
-        rest = f"still alive: {left}" if left else "no process is left"
-        crash = storage.read(directory.path).crash
-        why = f" of {crash}" if crash else ""
-        return f"the supervisor (pid {run.supervisor}) died{why}; {rest}. Clear it: pdctl down {run.name}"
+        return ending_reasons.supervisor_died(run, directory)
     if run.outcome:
         return run.outcome.message
     if run.deployment.rehearsal:
@@ -337,6 +335,23 @@ def own(run: Run) -> dict[int, str]:
 
 
 def ended(run: Run, directory: RunDir) -> tuple[Ended, ...]:
+    """The processes that are known to have ended; those of a dead supervisor end with it, and it records nothing."""
+    return (*_recorded_ends(run, directory), *_ended_with_supervisor(run, directory))
+
+
+def _ended_with_supervisor(run: Run, directory: RunDir) -> Iterator[Ended]:
+    if run.allocation is not None or run.condition is not State.STALE:
+        return
+    for one in run.processes:
+        if one.exit is None and one.generation and not run.lives(one):
+            log = directory.current_log(one.name)
+            at = log.stat().st_mtime if log.exists() else run.created
+            words = f"ended with its supervisor (pid {run.supervisor}), which died"
+            told = ending_reasons.supervisor_died(run, directory)
+            yield Ended(one.name, words, at, log=str(log), untold=told, fix=f"pdctl down {run.name}; launch it again")
+
+
+def _recorded_ends(run: Run, directory: RunDir) -> tuple[Ended, ...]:
     return tuple(
         Ended(
             instance=one.name,

@@ -74,7 +74,7 @@ def _headline(found: Diagnosis, term: Term, zone: dt.tzinfo | None) -> list[str]
         if found.unread:
             said += f" in the logs that were understood; not understood: {_some_names(found.unread)}"
     else:
-        parts = []
+        parts = [found.ended.partition(";")[0]] if found.ended else []
         if found.deaths:
             names = ", ".join(dict.fromkeys(each.instance for each in found.deaths))
             parts.append(f"{names} died")

@@ -137,11 +137,12 @@ class Diagnosis(NamedTuple):
     empty: bool = False  # no line was written in the window
     lost: str = ""  # the supervisor's word that lines are being lost, since when and why; "" if it says nothing
     lost_lines: tuple[LostLines, ...] = ()
+    ended: str = ""  # that the supervisor died, which no log tells; "" if it did not
 
     @property
     def wrong(self) -> bool:
         """Whether the deployment is at fault; a client that left or a retry that helped does not count."""
-        return bool(self.deaths or self.tally.broken or any(finding.grave for finding in self.findings))
+        return bool(self.ended or self.deaths or self.tally.broken or any(finding.grave for finding in self.findings))
 
     @property
     def told(self) -> bool:

@@ -364,6 +364,14 @@ def test_a_run_whose_supervisor_was_killed_is_stale_until_down(shell: Shell) -> 
     assert ") died; " in status.stdout
     assert "Clear it: pdctl down blue" in status.stdout
     eventually(lambda: "no process is left" in shell.run("status").stdout, "its processes are gone")
+    diagnosed = shell.run("diagnose")
+    assert diagnosed.returncode == 1, diagnosed.stdout
+    assert diagnosed.stdout.startswith(f"✗ the supervisor (pid {launcher.pid}) died\n")
+    found = json.loads(shell.run("doctor", "-o", "json").stdout)["findings"]
+    assert {one["headline"] for one in found if one["code"] == "PD604"} == {
+        f"{name} is not running: it ended with its supervisor (pid {launcher.pid}), which died"
+        for name in ("prefill-0", "decode-0", "router")
+    }
     asked = shell.run("ask", "Hello")
     assert (asked.returncode, asked.stdout) == (5, "")
     assert "no run is alive; `blue` is stale: its supervisor died" in asked.stderr

@@ -97,7 +97,7 @@ def ended_instance(ended: Ended) -> Finding:
         expected="a process that answers",
         evidence=() if ended.ours else [f"what may tell why, in {ended.log}:", *tail] if tail else told,
         severity=Severity.INFO if ended.ours else None,
-        look=f"tail -n 50 {ended.log}",
+        look=ended.fix or f"tail -n 50 {ended.log}",
     )
     headline = f"{name} is not running: it {ended.words}{ended.next}"
     return replace(found, headline=headline, seen=(ended.at, math.inf))
