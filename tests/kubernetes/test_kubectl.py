@@ -17,6 +17,7 @@ from pdctl.errors import LaunchError, NotReadyError
 from pdctl.launch import clusters
 from pdctl.launch.kubectl import Kubectl
 from pdctl.launch.targets import kubernetes
+from tests.cli.verb import within
 from tests.kubernetes.api_server import BUILT_IN, CUSTOM, Cluster, Object, kubeconfig, serving
 from tests.kubernetes.conftest import FLAVOURS, Render
 
@@ -42,8 +43,11 @@ class Site:
         return Kubectl(context, namespace, self.env)
 
     def pdctl(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        if argv[0] != "logs":
+            return within(*argv, env=self.env)
+        # It reads from the kubectl it started until it ends itself.
         words = [sys.executable, "-m", "pdctl", *argv]
-        return subprocess.run(words, env=self.env, capture_output=True, text=True, timeout=60)
+        return subprocess.run(words, env=self.env, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture
