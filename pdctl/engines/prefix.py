@@ -3,13 +3,12 @@
 Knows the layouts of sglang 0.5.3 to 0.5.23, uvicorn inside them, tracing-subscriber (sglang-router, smg, also with
 --log-json), NIXL and glog (mooncake); and around all these, what a collector prepends: pdctl's own `name │ `, docker
 compose, `kubectl logs --prefix`, CRI, RFC 3339 timestamps, syslog, docker's json-file. Collectors' prefixes and colour
-codes are removed, and offsets into the raw line are kept.
+codes are removed.
 Pure: independent of the reader's clock and time zone. The work is at most linear in the line's length.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,26 +24,17 @@ _POD = re.compile(rb"\[pod/[a-z0-9.-]{1,253}/[a-z0-9.-]{1,63}\] ")
 _LAYERS = 4  # such as a timestamp inside a name inside a timestamp; no collector writes more
 
 
-class Peeled(NamedTuple):
-    """`outer`: the collector's timestamp. `dropped`: bytes removed in front, without colour; -1: unpacked from JSON."""
-
-    line: bytes
-    outer: re.Match[bytes] | None
-    dropped: int
-
-
-def peel(line: bytes, stamps: Sequence[re.Pattern[bytes]]) -> Peeled:
-    """The inner line, without colour. `stamps`: timestamps a collector may prepend; the last one found is its own."""
+def peel(line: bytes, stamps: Sequence[re.Pattern[bytes]]) -> tuple[bytes, re.Match[bytes] | None]:
+    """The inner line without colour, and the collector's timestamp: the last one of `stamps` that stands before it."""
     if b"\x1b" in line:
         line = COLOUR.sub(b"", line)
     outer: re.Match[bytes] | None = None
-    dropped = 0
     for _ in range(_LAYERS):
         if line[:1] == b"{":
             inner = _unpack(line)
             if inner is None:
                 break
-            line, dropped = COLOUR.sub(b"", inner) if b"\x1b" in inner else inner, -1
+            line = COLOUR.sub(b"", inner) if b"\x1b" in inner else inner
             continue
         found = _NAMED.match(line) or _POD.match(line)
         if found is None:
@@ -53,26 +43,15 @@ def peel(line: bytes, stamps: Sequence[re.Pattern[bytes]]) -> Peeled:
                 break
             outer = found
         line = line[found.end() :]
-        dropped = dropped if dropped < 0 else dropped + found.end()
-    return Peeled(line, outer, dropped)
-
-
-def origin(raw: bytes, at: int) -> int:
-    """The offset in `raw` of byte `at` of the line without colour, after any codes right before it."""
-    if b"\x1b" not in raw:
-        return at
-    plain = end = 0
-    for code in COLOUR.finditer(raw):
-        if plain + code.start() - end > at:
-            break
-        plain, end = plain + code.start() - end, code.end()
-    return end + at - plain
+    return line, outer
 
 
 def _unpack(line: bytes) -> bytes | None:
     """The line inside docker's json-file record, or a tracing JSON record in the plain layout; None if neither."""
     if not line.startswith((b'{"log":', b'{"timestamp":')):
         return None
+    import json  # late, as below: most logs have none
+
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -114,6 +93,8 @@ def _tracing(record: dict[str, object]) -> bytes | None:
 
 
 def _value(value: object) -> str:
+    import json
+
     text = value if isinstance(value, str) else json.dumps(value)
     return f'"{text}"' if " " in text else text
 
@@ -140,7 +121,7 @@ class Prefix(NamedTuple):
     """`ranks`: "DP0 TP1", "" if none. `level`: a value of row.Level, "" if not written (SGLang writes none).
 
     request: the request id in a tracing span. message: the text without colour codes, as rows' patterns read it.
-    start: offset of the message's first byte in the raw line. span: `key=value …` of the tracing span, as written.
+    span: `key=value …` of the tracing span, as written.
     """
 
     stamp: Stamp | None
@@ -148,7 +129,6 @@ class Prefix(NamedTuple):
     level: str
     request: str
     message: str
-    start: int
     span: str = ""
 
 
@@ -201,12 +181,11 @@ class LineParts(NamedTuple):
     outer: re.Match[bytes] | None
     level: bytes
     span: bytes
-    dropped: int  # bytes of the raw line before `line`, without colour; -1: `line` was unpacked from JSON
 
 
 def split(raw: bytes) -> Prefix:
     """The parts of any line; one of no known layout is all message."""
-    return spell(raw, cut(raw))
+    return spell(cut(raw))
 
 
 def cut(raw: bytes) -> LineParts:
@@ -217,57 +196,52 @@ def cut(raw: bytes) -> LineParts:
     if line[:1] == b"[":  # by far the most common: SGLang's own, without a collector's prefix
         layout = SGLANG.match(line)
         if layout is not None:
-            return _behind(Peeled(line, None, 0), layout)
+            return _behind(line, layout, None)
     elif line[:2] == b"20":
         # A level and a target after the time mean that it is tracing's own and not a collector's.
         layout = TRACING.match(line)
         if layout is not None and line[layout.end() : layout.end() + 1].islower():
-            return _behind_target(Peeled(line, None, 0), layout)
-    peeled = peel(line, (RFC3339, SYSLOG))
-    line = peeled.line
+            return _behind_target(line, layout, None)
+    line, outer = peel(line, (RFC3339, SYSLOG))
     layout = SGLANG.match(line)
     if layout is not None:
-        return _behind(peeled, layout)
+        return _behind(line, layout, outer)
     layout = TRACING.match(line)
     if layout is not None:
-        return _behind_target(peeled, layout)
+        return _behind_target(line, layout, outer)
     layout = NIXL.match(line) or GLOG.match(line)
     if layout is not None:
-        return LineParts(line, layout.end(), layout, peeled.outer, layout["level"], b"", peeled.dropped)
-    return _behind(peeled, None)
+        return LineParts(line, layout.end(), layout, outer, layout["level"], b"")
+    return _behind(line, None, outer)
 
 
-def _behind(peeled: Peeled, layout: re.Match[bytes] | None) -> LineParts:
+def _behind(line: bytes, layout: re.Match[bytes] | None, outer: re.Match[bytes] | None) -> LineParts:
     at = layout.end() if layout is not None else 0
-    word = _LEVEL_WORD.match(peeled.line, at)
+    word = _LEVEL_WORD.match(line, at)
     if word is None:
-        return LineParts(peeled.line, at, layout, peeled.outer, b"", b"", peeled.dropped)
-    level = word["uvicorn"] or word["plain"]
-    return LineParts(peeled.line, word.end(), layout, peeled.outer, level, b"", peeled.dropped)
+        return LineParts(line, at, layout, outer, b"", b"")
+    return LineParts(line, word.end(), layout, outer, word["uvicorn"] or word["plain"], b"")
 
 
-def _behind_target(peeled: Peeled, layout: re.Match[bytes]) -> LineParts:
-    line, at, span = peeled.line, layout.end(), b""
+def _behind_target(line: bytes, layout: re.Match[bytes], outer: re.Match[bytes] | None) -> LineParts:
+    at, span = layout.end(), b""
     spans = _SPANS.match(line, at)
     if spans is not None:
         at, span = spans.end(), spans["span"]
     target = _TARGET.match(line, at)
     if target is not None:
         at = target.end()
-    return LineParts(line, at, layout, peeled.outer, layout["level"], span, peeled.dropped)
+    return LineParts(line, at, layout, outer, layout["level"], span)
 
 
-def spell(raw: bytes, parts: LineParts) -> Prefix:
-    """The expensive half of `split`: numbers, text, and offsets into the raw line."""
-    layout = parts.layout
+def spell(parts: LineParts) -> Prefix:
+    """The expensive half of `split`: numbers and text."""
+    layout, span = parts.layout, parts.span
     ranks = layout["ranks"].strip().decode("ascii") if layout is not None and layout.re is SGLANG else ""
-    message = parts.line[parts.at :]
-    request = _REQUEST.search(parts.span)
+    request = _REQUEST.search(span) if span else None
     return Prefix(
         stamp_of(parts), ranks, _LEVELS.get(parts.level, ""), request[1].decode("ascii") if request else "",
-        message.decode("utf-8", "replace"),
-        origin(raw, parts.dropped + parts.at) if parts.dropped >= 0 else 0,
-        parts.span.decode("utf-8", "replace"),
+        parts.line[parts.at :].decode("utf-8", "replace"), span.decode("utf-8", "replace"),
     )  # fmt: skip
 
 

@@ -156,7 +156,7 @@ class Speech:
                     return None  # no room has such a number: the line is garbage
                 if parts.span:
                     values = {**_span(parts.span), **values}
-                return Said(entry.row, MappingProxyType(values), spell(raw, parts))
+                return Said(entry.row, MappingProxyType(values), spell(parts))
         return None
 
     def read(self, lines: Iterable[bytes]) -> Iterator[tuple[bytes, Said | None]]:
@@ -208,7 +208,7 @@ def _span(text: bytes) -> dict[str, str]:
 KEPT = 20_000  # shapes counted separately; further ones are counted together
 WIDEST = 120  # characters in a shape
 # What differs between lines of one shape: numbers, ids, addresses, paths, quoted text.
-_VARIABLE = re.compile(
+_VARIABLE = (  # not compiled: only a survey needs it
     r"https?://[^\s,)\]}'\"]+|'[^']{1,200}'|\"[^\"]{1,200}\"|(?<![\w/])/[\w./-]{2,}|\b[0-9a-f]{8,}(?:-[0-9a-f]{4,}){0,4}\b"
     r"|0x[0-9a-f]+|-?\d+(?:\.\d+)*"
 )
@@ -266,7 +266,7 @@ def survey(lines: Iterable[bytes], speech: Speech) -> Survey:
 
 def _unknown(raw: bytes, shapes: Counter[str], examples: dict[str, str]) -> None:
     message = split(raw[:4096]).message
-    text = _VARIABLE.sub("…", message)[:WIDEST].rstrip()
+    text = re.sub(_VARIABLE, "…", message)[:WIDEST].rstrip()
     if text not in examples:
         if len(examples) >= KEPT:
             shapes["(others)"] += 1

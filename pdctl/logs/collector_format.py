@@ -8,7 +8,6 @@ json-file contains no name.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -172,6 +171,8 @@ def _record(line: bytes) -> CollectorLine | None:
             return None
     line = line.rstrip(b", \r")
     try:
+        import json  # late: most logs have none
+
         record = json.loads(line)
     except (ValueError, RecursionError):
         return None

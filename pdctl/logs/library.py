@@ -303,7 +303,7 @@ class Library:
         for raw in raws:
             if raw.place.offset > event.place.offset:
                 parts = cut(raw.line)  # a collector may stamp each line; a message begins with its own stamp
-                yield Behind(raw.place, spell(raw.line, parts).message, parts.layout is not None)
+                yield Behind(raw.place, spell(parts).message, parts.layout is not None)
 
     def has_incomplete_lines(self, log: Log) -> bool:
         """Whether a line of its first MiB, of its end or of two samples between is truncated."""

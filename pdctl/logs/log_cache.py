@@ -6,7 +6,6 @@ import contextlib
 import os
 import struct
 import time
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +13,11 @@ from pdctl import user_files
 from pdctl.errors import UsageError
 from pdctl.logs.part import open_part
 from pdctl.logs.scan import LineHit
+
+try:  # where hashlib has it from, which would load OpenSSL too: a quarter of a bare Python
+    from _blake2 import blake2b
+except ImportError:
+    from hashlib import blake2b
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

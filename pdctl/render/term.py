@@ -10,9 +10,7 @@ import contextlib
 import io
 import os
 import re
-import shutil
 import sys
-import textwrap
 import unicodedata
 from itertools import zip_longest
 from typing import IO, TYPE_CHECKING
@@ -46,6 +44,8 @@ class Term:
 
     @property
     def width(self) -> int:
+        import shutil  # late: it loads bz2 and lzma
+
         return shutil.get_terminal_size((100, 24)).columns
 
     def style(self, text: str, *names: str) -> str:
@@ -231,12 +231,7 @@ def _write_listed(head: Sequence[str], rows: Sequence[Sequence[str]], term: Term
             if uncoloured(cell) == "-":
                 continue
             lead = f"  {title.lower()} "
-            first, *more = textwrap.wrap(
-                lead + uncoloured(cell),
-                max(term.width, len(lead) + 1),
-                subsequent_indent="    ",
-                break_on_hyphens=False,
-            )
+            first, *more = _wrapped(lead + uncoloured(cell), max(term.width, len(lead) + 1), "    ")
             term.write(first.replace(uncoloured(cell), cell, 1) if not more else first)
             for line in more:
                 term.write(line)
@@ -254,10 +249,14 @@ def listed(term: Term, header: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     for row in rows:
         for at, (title, cell) in enumerate(zip(header, row, strict=True)):
             lead = (indent if at else "") + f"{title}: "
-            lines += textwrap.wrap(
-                lead + cell, max(term.width, len(lead) + 1), subsequent_indent=indent * 2, break_on_hyphens=False
-            )
+            lines += _wrapped(lead + cell, max(term.width, len(lead) + 1), indent * 2)
     return lines
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    import textwrap  # late: few tables are wider than their terminal
+
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def prose(term: Term, head: str, text: str, *styles: str) -> list[str]:
@@ -315,4 +314,4 @@ def _lines(cells: list[str], widths: list[int], right: list[bool]) -> list[str]:
 def _folded(cell: str, width: int) -> list[str]:
     if len(cell) <= width:
         return [cell]
-    return textwrap.wrap(cell, width, break_on_hyphens=False)
+    return _wrapped(cell, width)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from pdctl.engines.base import Level, Phase, Row, Speaker
 from pdctl.engines.speech import ROWS, Said, Speech, heads, lead, speech
 from tests.cases import for_each
-from tests.engines.recorded import FILES, lines
 
 ENGINE = frozenset({Speaker.PDCTL_ENGINE})
 SGLANG = frozenset({Speaker.SGLANG})
@@ -215,14 +214,3 @@ def test_a_megabyte_behind_any_row_is_read(unit: bytes) -> None:
         head, _, tail = row.example.encode().rpartition(b" ")
         speech().match(head + b" " + filler + tail)
     speech().match(unit * (1_000_000 // len(unit)))
-
-
-def test_recorded_lines_keep_their_bytes() -> None:
-    """`start` leads back to the message in the raw line, colours or not."""
-    for path in FILES:
-        for line in lines(path):
-            said = speech().match(line)
-            if said is None or said.prefix.start == 0:
-                continue
-            first = said.prefix.message[:8].encode()
-            assert line[said.prefix.start :].startswith(first), line

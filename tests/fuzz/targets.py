@@ -72,7 +72,6 @@ def line(data: bytes) -> None:
     """One line of a log."""
     prefix = split(data)
     prefix.message.encode()
-    assert 0 <= prefix.start <= len(data)
     said = speech().match(data)
     assert (speech().match(data, ALL) is None) == (said is None)
     if said is not None:
