@@ -1,4 +1,4 @@
-"""Who may do what on pdctl's HTTP servers: API keys, and requests signed with the deployment secret.
+"""Who may do what on pdctl's HTTP servers: API keys, requests signed with the deployment secret, the Host header.
 
 Keys are bearer tokens as in SGLang: `--api-key` for every request but health and metrics, `--admin-api-key` for those
 that change the server (sglang 0.5.23 srt/utils/auth.py). The deployment secret is a further admin credential, in two
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hmac
 import os
+import re
 import secrets
 import sys
 import time
@@ -24,7 +25,7 @@ from pdctl.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 SIGNATURE = "x-pdctl-signature"  # a request's signature: "1 MILLISECONDS NONCE MAC"
 PURPOSE = "http-request"
@@ -32,8 +33,19 @@ TOKEN = "router-admin"
 WINDOW = 60.0  # seconds by which two hosts' clocks may differ; a signature is valid for as long
 MAX_NONCES = 1 << 16  # remembered requests; only correctly signed ones count, so strangers cannot fill the table
 MAX_KEY = 4096  # bytes in a key file
+HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")  # RFC 3986, 3.2.2 and 3.2.3; empty where a target has no host
 KEY_FLAGS = frozenset(("--api-key", "--admin-api-key"))
 KEY_VARIABLE, ADMIN_VARIABLE = "PDCTL_API_KEY", "PDCTL_ADMIN_API_KEY"
+
+
+def host_problem(headers: Iterable[tuple[bytes, bytes]], version: str) -> str:
+    """Return why RFC 9112, 3.2, wants a head answered with 400; empty if it does not. Names are lower-case."""
+    hosts = [value for name, value in headers if name == b"host"]
+    if len(hosts) > 1:
+        return f"The request has {len(hosts)} Host headers."
+    if not hosts:
+        return "The request has no Host header." if version == "1.1" else ""
+    return "" if HOST.fullmatch(hosts[0]) else "The request's Host header is not the name or address of a host."
 
 
 class AccessLevel(Enum):

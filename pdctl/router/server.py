@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import httptools
 import orjson
 
+from pdctl.http_auth import host_problem
 from pdctl.router.clients import JSON, PHRASES, SHARE, AcceptLoop, Exchange, PeerShares, error_body
 from pdctl.router.log import Throttled
 from pdctl.router.upstream import Headers, no_delay
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pdctl.thread_death import Tell
 
 MAX_HEAD = 64 * 1024  # bytes of request line and headers
+TOO_LARGE = f"request line and headers are larger than {MAX_HEAD} bytes"
 MAX_PIPELINED = 16  # requests waiting behind one in progress on the same connection
 MIN_RATE = 16 * 1024  # bytes per second, averaged over a body: a client that is slower holds its connection for nothing
 MAX_FRAMING = 64 * 1024  # bytes of chunk sizes, extensions and trailers that a body may have beyond its own size
@@ -59,7 +61,8 @@ class ClientConnection(asyncio.Protocol):
         self._most = self._limits.max_payload  # bytes this request's body may have
         self._held = 0  # bytes of this client's bodies that are counted in `server.held`
         self._body_began = 0.0
-        self._body_size = self._head_size = self._wire_size = 0  # `wire`: of a body, including the chunk framing
+        # `field`: of headers as they were parsed; `wire`: of a body, including the chunk framing.
+        self._body_size = self._head_size = self._field_size = self._wire_size = 0
         self._in_body = self._refused = self._partial = self._served = False
         self.chunks = True
         self.peer = ""
@@ -114,7 +117,7 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(400, f"not an HTTP/1.1 request: {error}")
         else:
             if self._head_size > MAX_HEAD and not self._in_body:
-                self._refuse(431, f"request line and headers are larger than {MAX_HEAD} bytes")
+                self._refuse(431, TOO_LARGE)
             elif self._in_body and self._wire_size - self._body_size > self._body_size + MAX_FRAMING:
                 self._refuse(400, "chunk sizes, extensions and trailers are larger than the body: send larger chunks")
 
@@ -130,12 +133,22 @@ class ClientConnection(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_body:  # a trailer is not a header: the request was screened before it came
+        if self._in_body:  # a trailer is not a header: the request was screened before it came
+            return
+        self._field_size += len(name) + len(value) + 3  # the least that the wire has around them
+        if self._field_size <= MAX_HEAD:
             self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._in_body = True
         self._body_began = self._server.now()
+        if self._field_size > MAX_HEAD:  # it ended in the piece that made it too large
+            self._refuse(431, TOO_LARGE)
+            return
+        problem = host_problem(self._headers, self._parser.get_http_version())
+        if problem:
+            self._refuse(400, problem)
+            return
         screened = self._server.screen(self._parser.get_method(), self._url.partition(b"?")[0], self._headers)
         self._most = screened.most
         if screened.refusal:
@@ -182,7 +195,7 @@ class ClientConnection(asyncio.Protocol):
         exchange.keep_alive = self._parser.should_keep_alive() and not self._parser.should_upgrade()
         self.chunks = self._parser.get_http_version() != "1.0"
         self._url, self._headers, self._body, self._buffer = b"", [], [], None
-        self._body_size = self._head_size = self._wire_size = 0
+        self._body_size = self._head_size = self._field_size = self._wire_size = 0
         self._in_body = self._partial = False
         if self._current is None:
             self._begin(exchange)

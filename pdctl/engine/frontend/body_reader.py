@@ -163,8 +163,10 @@ def read_large(parts: list[bytes], model: type[B], rules: TokenRules) -> B:
             if name not in known:
                 continue
             if name in ENTRIES and raw[value.start : value.start + 1] == b"[" and value.items > MAX_BATCH:
-                told = f"a request may hold 1 to {MAX_BATCH} prompts times samples"
-                raise HttpRefusal(400, f"{name} has {value.items} entries; {told}")
+                raise _too_many(name, value.items)
+            # First of all: a router adds lists as long as this one.
+            if name in PROMPTS and value.items > MAX_BATCH and _batch(raw, value):
+                raise _too_many(name, value.items)
             if value.end - value.start <= SMALL:
                 prompts.pop(name, None)
                 rest.append(raw[start : value.end])
@@ -183,6 +185,16 @@ def read_large(parts: list[bytes], model: type[B], rules: TokenRules) -> B:
     if has_more_commas(small, MAX_VALUES):
         raise HttpRefusal(413, f"what is no prompt of the body has more than {MAX_VALUES} values")
     return parse(small, model).model_copy(update=prompts)
+
+
+def _too_many(name: str, entries: int) -> HttpRefusal:
+    return HttpRefusal(400, f"{name} has {entries} entries; a request may hold 1 to {MAX_BATCH} prompts times samples")
+
+
+def _batch(raw: bytes, value: JsonSpan) -> bool:
+    """Return whether a prompt member is a list of prompts."""
+    at = after_space(raw, value.start + 1)
+    return raw[value.start : value.start + 1] == b"[" and raw[at : at + 1] in (b'"', b"[")
 
 
 def _stand_in(prompt: str | array[int] | list[Any]) -> object:
@@ -258,12 +270,10 @@ def _prompt(prompts: PromptMember, value: JsonSpan) -> str | list[str] | array[i
     raw = prompts.raw
     if raw[value.start : value.start + 1] == b'"':
         return prompts.text(value.start + 1, value.end - 1)
+    if not _batch(raw, value):
+        return prompts.ids(value)
     at = after_space(raw, value.start + 1)
     first = raw[at : at + 1]
-    if first not in (b'"', b"["):
-        return prompts.ids(value)
-    if value.items > MAX_BATCH:
-        raise HttpRefusal(400, f"a request may hold 1 to {MAX_BATCH} prompts times samples, got {value.items}")
     items: list[Any] = []
     scan = Scan(raw)
     while True:

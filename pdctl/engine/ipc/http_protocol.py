@@ -6,13 +6,13 @@ uvicorn 0.4x waits forever for the rest of a head, and keeps every header it get
 from __future__ import annotations
 
 import logging
-import re
 from collections import Counter
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from pdctl.engine.config.process_log import LogRate
+from pdctl.http_auth import host_problem
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from uvicorn.server import ServerState
 
 MAX_HEAD = 64 << 10  # bytes of request line and headers
+TOO_LARGE = f"The request's line and headers are larger than {MAX_HEAD} bytes."
 MAX_TARGET = 8000  # bytes of a path and its query: the least that RFC 9112, 3, wants supported
-HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")  # RFC 3986, 3.2.2 and 3.2.3; empty where a target has no host
 MAX_FRAMING = 64 << 10  # bytes of chunk sizes, extensions and trailers that a body may have beyond its own size
 PATIENCE = 60.0  # seconds for a head; for a body, in addition to its time at MIN_RATE
 MIN_RATE = 64 << 10  # bytes per second
@@ -82,7 +82,8 @@ class BoundedProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._timer: asyncio.TimerHandle | None = None
-        self._head = 0  # bytes of an incomplete head
+        self._head = 0  # bytes of an incomplete head, as received
+        self._fields = 0  # bytes of a head's target and headers: a head may end in the piece that makes it too large
         self._in_head = True
         self._wire = self._body = 0  # bytes of an incomplete body: as received, and without chunk framing
         self._peer = ""
@@ -131,7 +132,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wire += len(data)
         super().data_received(data)
         if self._in_head and self._head > MAX_HEAD and not self.transport.is_closing():
-            self.send_400_response(f"The request's line and headers are larger than {MAX_HEAD} bytes.")
+            self.send_400_response(TOO_LARGE)
         elif (
             not self._in_head and self._wire - self._body > self._body + MAX_FRAMING and not self.transport.is_closing()
         ):
@@ -139,7 +140,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # trailers are ignored: access was decided by the headers
+        if not self._in_head:  # trailers are ignored: access was decided by the headers
+            return
+        self._fields += len(name) + len(value) + 3  # the least that the wire has around them
+        if self._fields <= MAX_HEAD:
             super().on_header(name, value)
 
     def on_body(self, body: bytes) -> None:
@@ -149,6 +153,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head = True
+        self._fields = 0
         self._expect(self.patience)
 
     def on_headers_complete(self) -> None:
@@ -166,16 +171,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _refusal(self) -> HeadRefusal | None:
         """Return the application that answers a head that no route should see; None for any other head."""
-        hosts = [value for name, value in self.headers if name == b"host"]
+        if self._fields > MAX_HEAD:
+            return HeadRefusal(431, TOO_LARGE)
         if len(self.url) > MAX_TARGET:
             return HeadRefusal(414, f"The request's target is longer than {MAX_TARGET} bytes.")
-        if len(hosts) > 1:  # RFC 9112, 3.2, like the checks below
-            return HeadRefusal(400, f"The request has {len(hosts)} Host headers.")
-        if not hosts and self.parser.get_http_version() == "1.1":
-            return HeadRefusal(400, "The request has no Host header.")
-        if hosts and not HOST.fullmatch(hosts[0]):
-            return HeadRefusal(400, "The request's Host header is not the name or address of a host.")
-        return None
+        problem = host_problem(self.headers, self.parser.get_http_version())
+        return HeadRefusal(400, problem) if problem else None
 
     def on_message_complete(self) -> None:
         self._unexpect()

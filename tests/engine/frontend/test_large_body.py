@@ -102,11 +102,16 @@ def test_bodies_of_the_other_routes() -> None:
         (b"[" + b"1," * LONG + b"1]", 400, "no JSON object"),
         (b'{"text":"a","sampling_params":{"stop":[' + b'"a",' * MAX_REST + b"1]}}", 413, "what is no prompt .* larger"),
         (b'{"text":"a","rid":[' + b'"a",' * 4096 + b'"a"]}', 400, "rid has 4097 entries; a request may hold 1 to 4096"),
+        (
+            b'{"text":[' + b'"a",' * 4096 + b'"a"],"bootstrap_host":[' + b'"h",' * 4096 + b'"h"]}',
+            400,
+            "^text has 4097 entries; a request may hold 1 to 4096",
+        ),
         (b'{"text":"a","sampling_params":[' + b"{}," * 4096 + b"{}]}", 400, "sampling_params has 4097 entries"),
         (b'{"text":"a","sampling_params":{"stop":[' + b"1," * MAX_VALUES + b"1]}}", 413, "more than 131072 values"),
         (b'{"text":"' + b"a" * (200 * CONTEXT) + b'"}', 400, r"20000000 bytes of text, at least 100\d\d\d tokens"),
     ],
-    ids=range(19),
+    ids=range(20),
 )
 def test_what_cannot_be_a_request_is_refused(raw: bytes, status: int, why: str) -> None:
     with pytest.raises(HttpRefusal, match=why) as refused:

@@ -98,6 +98,18 @@ def test_a_head_without_end_is_refused() -> None:
     asyncio.run(scenario())
 
 
+@for_each("fields", [b"a:b\r\n" * 20_000, b"a: " + b"y" * MAX_HEAD + b"\r\n"])
+@pytest.mark.parametrize("before", [b"", b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"], ids=["alone", "pipelined"])
+def test_a_head_that_ends_in_the_piece_that_makes_it_too_large_is_refused(before: bytes, fields: bytes) -> None:
+    async def scenario() -> None:
+        async with serving() as port:
+            answer = await said(port, before + b"GET / HTTP/1.1\r\nhost: a\r\n" + fields + b"\r\n")
+            # 400 if it came in such pieces that it was too large before it ended.
+            assert answer.split(b"HTTP/1.1 ")[-1][:3] in (b"431", b"400")
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     "sent",
     [

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+import socket
+import time
 
 import pytest
 import zmq
 
 from pdctl.deployment_secret import ENV, DeploymentSecret
-from pdctl.engine.kv_link.kv_frames import codec
+from pdctl.engine.ipc.channels import SocketKeys
+from pdctl.engine.kv_link.kv_frames import Inbox, Link, codec
 from pdctl.engine.kv_link.room_state import KVPoll
+from tests.cases import for_each
 from tests.engine.kv_link.impostor import FRAMES, dialled
 from tests.engine.kv_link.rig import bootstrap, decode_side, prefill_side
 from tests.engine.kv_link.rooms import run_room
@@ -58,6 +62,28 @@ def test_strangers_are_turned_away_before_a_byte_of_theirs_is_read(caplog: pytes
         run_room(prefill, decode, 1, server.port)
     assert ENV in caplog.text
     assert caplog.text.count("Turned away") < 5, "at a bounded rate"
+
+
+@pytest.mark.parametrize("keys", [None, SocketKeys.of(ONE)], ids=["open", "keys"])
+@for_each("said", [b"", b"G", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\xff" + bytes(100), b"a" * 4096])
+def test_every_stranger_is_counted_and_no_peer(keys: SocketKeys | None, said: bytes) -> None:
+    with zmq.Context() as context:
+        inbox = Inbox(context, "127.0.0.1", keys)
+        peer = Link(context, inbox.endpoint, keys)
+        assert peer.send(b"frame")
+        assert inbox.socket.poll(10_000), "no frame of the peer came within 10 s"
+        for _ in range(5):
+            with socket.create_connection(("127.0.0.1", inbox.port)) as stranger:
+                stranger.sendall(said)
+        peer.close()
+        counted, deadline = 0, time.monotonic() + 10.0
+        while counted < 5 and time.monotonic() < deadline:
+            inbox.monitor.poll(100)
+            counted += inbox.turned_away()
+        while inbox.monitor.poll(200):  # the end of the peer, if it comes last
+            counted += inbox.turned_away()
+        inbox.close()
+    assert counted == 5
 
 
 def test_the_death_of_the_managers_thread_is_told_before_anything_else() -> None:
