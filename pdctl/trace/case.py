@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 NEAR = 2.0  # seconds: lines of one failure on one host, each second rounded down
+# Seconds within which a router hands on a complete answer; two hosts' clocks may differ by most of it.
+HANDED_ON = 3.0
 # The code of a crash, and the codes of what can cause one: settings that differ, a request without a room. A code
 # belongs in MISMATCH if its error line stands in the traceback or near it and names the reason of the crash.
 CRASH = "PD709"
@@ -113,6 +115,8 @@ class Case:
         said = next((event for event in self.room_events.by("router") if event.row.phase is Phase.FINISHED), None)
         if said is not None or self.failed or self.who.crossed:
             return None if self.failed or self.who.crossed else said
+        if self.undelivered is not None:
+            return None
         decode = self.room_events.by("decode")
         for event in decode:
             if event.proves(Sign.REQUEST_FINISHED):
@@ -127,6 +131,19 @@ class Case:
         told = bool(instance and instance.identity.log_requests)
         told = told or any(event.proves(Sign.REQUEST_ARRIVED) for event in decode)
         return proof if proof.proves(Sign.DECODE_TIMES) and not told else None
+
+    @cached_property
+    def undelivered(self) -> tuple[Event, float] | None:
+        """The decode's complete answer, and how many seconds later the router found that its client had left.
+
+        None if it noticed at once: then the client may have left with the whole answer.
+        """
+        left = next((event for event in self.room_events.by("router") if event.proves(Sign.CLIENT_LEFT)), None)
+        answer = next((event for event in self.room_events.by("decode") if is_answer(event)), None)
+        if left is None or answer is None or left.t is None or answer.t is None:
+            return None
+        late = left.t - answer.t
+        return (answer, late) if late > HANDED_ON + max(left.uncertainty_s, answer.uncertainty_s) else None
 
     @property
     def _doubtful(self) -> bool:

@@ -64,7 +64,7 @@ def seconds_waited(event: Event) -> float:
 
 def gather_room_events(library: Library, room: int) -> RoomEvents:
     """Gather the lines with the room, then those with its rids, because aborts and answers name only the request."""
-    named = [event for event in library.of_room(room) if _names_room(event, room)]
+    named = [_about(event, room) for event in library.of_room(room) if _names_room(event, room)]
     if all(event.row.id and room not in rooms_of(event) for event in named):
         return RoomEvents(room, (), {})  # known lines that only quote the number: a client's text, a refusal
     rids: dict[str, dict[str, None]] = {}
@@ -80,19 +80,26 @@ def gather_room_events(library: Library, room: int) -> RoomEvents:
         # The same id on another instance may be another request; only the room joins requests across instances.
         for event in library.of_requests(wanted, instance, since, until) if wanted else ():
             place = (event.place.file, event.place.offset)
-            if place not in seen and event.room in (None, room):
+            if place not in seen and (event.room is None or room in rooms_of(event)):
                 seen.add(place)
-                named.append(event)
+                named.append(_about(event, room))
     return RoomEvents(room, in_time_order(named), {instance: tuple(names) for instance, names in rids.items()})
 
 
 def _names_room(event: Event, room: int) -> bool:
     """Whether the line is about this room: the row says so, or the number is too long to mean anything else."""
     if event.room is not None:
-        return event.room == room
+        return room in rooms_of(event)
     if len(str(room)) >= LONG_ROOMS or room in rooms_of(event):
         return True
     return re.search(rf"room[=\": '\[(]{{1,4}}(?:{room}|{room:#x})(?![\w.])", event.text) is not None
+
+
+def _about(event: Event, room: int) -> Event:
+    """The line as one about this room: of a batch, a router's line names the first room apart from the others."""
+    if event.room in (None, room) or room not in rooms_of(event):
+        return event
+    return event._replace(values={**event.values, "room": str(room)})
 
 
 def in_time_order(events: Iterable[Event]) -> tuple[Event, ...]:
@@ -116,9 +123,8 @@ def in_file_order(events: Iterable[Event]) -> tuple[Event, ...]:
 
 def rooms_of(event: Event) -> tuple[int, ...]:
     """All rooms the line names: a batch has a list of them."""
-    if event.room is not None:
-        return (event.room,)
-    return numerals.wholes(event.values.get("rooms", ""))
+    first = () if event.room is None else (event.room,)
+    return (*first, *numerals.wholes(event.values.get("rooms", "")))
 
 
 def rid_of(event: Event, room: int) -> str:

@@ -140,6 +140,16 @@ def test_a_client_that_left_behind_the_complete_answer_is_none(tmp_path: Path) -
     assert (room.outcome, code(room)) == (RoomOutcome.OK, None)
 
 
+def test_a_client_that_left_a_router_that_stood_still_did_not_get_the_answer(tmp_path: Path) -> None:
+    """The decode had finished seconds before, and the router, frozen meanwhile, found nobody to hand the answer to."""
+    prefill, decode = began(11)
+    done = finished(12, ROOM, rid(ROOM))
+    room = pasted.room(tmp_path, ROOM, router=router(gone(19, 7900.0)), p0=p0(*prefill), d0=d0(*decode, done))
+    assert (room.outcome, code(room)) == (RoomOutcome.ABORTED, "PD706")
+    assert room.cause is not None
+    assert "had not handed on the answer for 7 s" in room.cause.why
+
+
 def left_on_purpose(second: int, room: int) -> tuple[list[str], list[str]]:
     prefill, decode = began(second, room, own_adapters.rid(room))
     end = closed(second, room, own_adapters.rid(room), 0.031)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pdctl.engines.base import Phase
 from pdctl.trace.room import RoomOutcome
 from pdctl.trace.summaries import room_summaries
 from pdctl.trace.tracer import Tracer
@@ -138,3 +139,22 @@ def test_a_request_logged_as_json_ends_as_it_says(tmp_path: Path, how: str, want
         d0=engine("decode", 30002, 8998, *lines, more=LOGGED),
     )  # fmt: skip
     assert room.outcome is wanted
+
+
+def test_every_room_of_a_batch_has_the_routers_lines(tmp_path: Path) -> None:
+    """A router names all rooms of a batch in one line, the first apart from the others."""
+    rooms = (2592047679407040, 4784726555517782, 4311647488222734)
+    where = (
+        f"room={','.join(map(str, rooms))} rid=r1 request_id=r1 attempt=1 prefill=http://127.0.0.1:30000 "
+        "decode=http://127.0.0.1:30002"
+    )
+    router = [
+        f"[2026-11-23 19:32:48.335] Dispatch {where} bootstrap=127.0.0.1:8998 path=/generate",
+        f"[2026-11-23 19:32:48.386] Finish {where} status=200 outcome=ok prefill_ms=50.6 first_byte_ms=50.6 "
+        "total_ms=50.7",
+    ]
+    tracer = Tracer(pasted.library(tmp_path, router=router))
+    assert {one.room: one.outcome for one in room_summaries(tracer)} == dict.fromkeys(rooms, RoomOutcome.OK)
+    for number in rooms:
+        room = tracer.trace(number)
+        assert [step.phase for step in room.events] == [Phase.DISPATCHED, Phase.FINISHED]

@@ -52,6 +52,10 @@ def client_left(case: Case) -> CauseFinding | None:
     why = "the request was aborted from outside before anything failed: the client, or a router on its behalf, gave up"
     if at_router:
         why = "the client closed its connection to the router before the answer was complete; nothing had failed"
+    if case.undelivered is not None:
+        answer, late = case.undelivered
+        why = f"the client closed its connection to the router, which had not handed on the answer for {late:.3g} s"
+        proofs.append(Proof(f"{answer.instance} had finished the answer {late:.3g} s before", answer))
     return CauseFinding("PD706", "client", why, tuple(proofs), "", fills)
 
 
