@@ -44,9 +44,11 @@ ENTRIES: tuple[Entry, ...] = (
         "{missing|one side} never got the request of this room; the other side waited {observed|for its timeout}",
         "A router sends one room to two servers. Here one of them has no trace of it: the leg was not sent (an open "
         "breaker, a router that gave up, a client that talked to one engine directly) or was refused before it was "
-        "logged. The side that has it can only time out. Next: the router's log at that time, then its breakers.",
+        "logged. The side that has it can only time out. Until then the room holds a slot, and a decode with all its "
+        "slots held answers nobody, although its health check says 200. Next: the router's log at that time, then "
+        "its breakers.",
         "send requests to the router, never to an engine",
-        (Needs.LOG,),
+        (Needs.LOG, Needs.ENDPOINT),
         "every SGLang and every router",
         "sglang 0.5.3 to 0.5.23 source; observed",
         reports=cited("sglang#31206 sglang#8557 aibrix#1351 sglang#12355"),
@@ -171,7 +173,8 @@ ENTRIES: tuple[Entry, ...] = (
         "compare, so there the answer is simply wrong. Next: aborted or timed-out rooms just before this one.",
         "update both roles to SGLang 0.5.21 or newer",
         (Needs.LOG,),
-        "compared since 0.5.9; pages are kept until the transfer has drained since 0.5.21",
+        "compared since 0.5.9; pages are kept until the transfer has drained since 0.5.21, and in 0.5.19 and 0.5.20 if "
+        "SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE is set",
         "sglang 0.5.8 to 0.5.23 source (disaggregation/decode.py)",
         reports=cited("sglang#23020 sglang#22716 sglang#17259 sglang#24527 sglang#35049"),
     ),

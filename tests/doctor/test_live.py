@@ -162,3 +162,13 @@ def test_a_disk_is_full_without_files_left_and_nearly_full_with_little_space() -
     assert told(free=256 << 20, lost="logs are being lost since 10:00:00: Disk quota exceeded (/x)") == [
         ("268435456 bytes left", "error")
     ]
+
+
+@for_each(("waiting", "at_prefill", "severity"), [(64, 0, "error"), (8, 0, "warning"), (7, 0, ""), (64, 1, "")])
+def test_rooms_that_no_prefill_has_hold_a_decode_s_slots(waiting: int, at_prefill: int, severity: str) -> None:
+    """Its health check, its router and its metrics say nothing of it."""
+    facts = recorded.loads(healthy(), "decode-0", {"decode_transfer_queue_reqs": waiting}, max_running_requests=64)
+    for name in ("prefill-0", "prefill-1"):
+        facts = recorded.loads(facts, name, {"prefill_inflight_queue_reqs": at_prefill})
+    found = [one for one in check_run.run(facts).findings if one.code == "PD703"]
+    assert [(one.instance, one.severity.value) for one in found] == ([("decode-0", severity)] if severity else [])

@@ -1,11 +1,13 @@
-"""What the running engines' own numbers say about their capacity: PD410, PD501, PD502 and PD506."""
+"""What the running engines' own numbers say about their load and capacity: PD410, PD501, PD502, PD506 and PD703."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pdctl.catalogue.entry import Needs
+from pdctl.catalogue.entry import Needs, Severity
 from pdctl.doctor import server_info
 from pdctl.doctor.check import Check, Skipped, Unknown, finding, names
 from pdctl.engines.sglang.agreement import common_page_size
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 FULL = 0.95  # of the KV pool
 MANY = 100  # rooms in flight from which on a prefill counts as unable to hand over its KV
+CROWD = 8  # rooms of a decode from which on a look between the two sides of a handover does not explain them
 SHARE = 4  # at least one slot in this many must be usable
 
 
@@ -86,6 +89,60 @@ def _describe_load(engine: ObservedEngine, queue: str, held: float, usage: float
     return f"{engine.endpoint.url}: {queue} {held:g}, token_usage {usage:.2f}"
 
 
+def rooms_without_prefill(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD703: a decode waits for the KV cache of many rooms while no prefill has any request.
+
+    A health check answers all the same, and once such rooms hold every slot the decode takes no other until they time
+    out.
+    """
+    rooms = {engine.endpoint.name: _rooms(engine) for engine in facts.engines}
+    sides = {role: [one for one in facts.engines if one.endpoint.role == role] for role in ("prefill", "decode")}
+    if not all(sides.values()):
+        return Skipped(f"no {names([role for role, some in sides.items() if not some])} was given")
+    silent = [name for name, held in rooms.items() if held is None]
+    if silent:
+        return Unknown(f"{names(silent)}: /v1/loads does not say how many rooms it has")
+    if any(rooms[engine.endpoint.name] for engine in sides["prefill"]):
+        return []
+    crowded = [(engine, rooms[engine.endpoint.name] or 0.0) for engine in sides["decode"]]
+    return [_without_prefill(engine, held, sides["prefill"]) for engine, held in crowded if held >= CROWD]
+
+
+def _without_prefill(engine: ObservedEngine, held: float, prefills: list[ObservedEngine]) -> Finding:
+    name, slots = engine.endpoint.name, _total(engine, "max_running_requests") or math.inf
+    found = finding(
+        "PD703",
+        name,
+        observed=f"{held:g} rooms wait for KV cache",
+        expected="each room at a prefill too",
+        evidence=(
+            f"{engine.endpoint.url}/v1/loads: {held:g} rooms in the prealloc and transfer queues, {slots:g} slots",
+            f"{names([one.endpoint.name for one in prefills])}: no request waits, runs or is handed over",
+        ),
+        severity=None if held + (_total(engine, "num_running_reqs") or 0.0) >= slots else Severity.WARNING,
+    )
+    full = "all its slots" if found.severity is Severity.ERROR else f"{held:g} rooms"
+    headline = f"{name} holds {full} for requests that no prefill has: it waits for their time-out"
+    fix = f"start {name} with --api-key, or close {engine.endpoint.url} to all but the router"
+    return replace(found, headline=headline, fix=fix)
+
+
+def _rooms(engine: ObservedEngine) -> float | None:
+    """A prefill's requests that are not answered yet, or a decode's rooms that wait for KV cache; None if not told."""
+    if engine.endpoint.role == "decode":
+        return _sum(_told(engine, "decode_prealloc_queue_reqs"), _told(engine, "decode_transfer_queue_reqs"))
+    bootstrap = _told(engine, "prefill_bootstrap_queue_reqs")
+    if bootstrap is None:  # its name in sglang before 0.5.10
+        bootstrap = _told(engine, "prefill_prealloc_queue_reqs")
+    queued = _sum(bootstrap, _told(engine, "prefill_inflight_queue_reqs"))
+    return _sum(queued, _total(engine, "num_waiting_reqs"), _total(engine, "num_running_reqs"))
+
+
+def _sum(*values: float | None) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
 def slots(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD502: a decode that can use few or none of its slots."""
     decodes = [engine for engine in facts.engines if engine.endpoint.role == "decode"]
@@ -121,9 +178,18 @@ def _shortage(engine: ObservedEngine, observed: str, limit: str, fix: str) -> Fi
 
 def _queue(engine: ObservedEngine, name: str) -> float | None:
     """A queue's length summed over the DP ranks, from /v1/loads or else /metrics; None if neither has it."""
-    found = [_number(load.get("disaggregation"), name) for load in engine.loads]
-    known = [value for value in found if value is not None]
-    return sum(known) if known else engine.metrics.get(f"sglang:num_{name}")
+    told = _told(engine, name)
+    return engine.metrics.get(f"sglang:num_{name}") if told is None else told
+
+
+def _told(engine: ObservedEngine, name: str) -> float | None:
+    known = [value for load in engine.loads if (value := _number(load.get("disaggregation"), name)) is not None]
+    return sum(known) if known else None
+
+
+def _total(engine: ObservedEngine, name: str) -> float | None:
+    known = [value for load in engine.loads if (value := _number(load, name)) is not None]
+    return sum(known) if known else None
 
 
 def _usage(engine: ObservedEngine) -> float | None:
@@ -159,4 +225,5 @@ CHECKS = (
     Check("PD501", LIVE, decode_full),
     Check("PD502", LIVE, slots),
     Check("PD506", LIVE, prefill_full),
+    Check("PD703", LIVE, rooms_without_prefill),
 )
