@@ -10,6 +10,7 @@ Pure: independent of the reader's clock and time zone. The work is at most linea
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -189,7 +190,11 @@ def split(raw: bytes) -> Prefix:
 
 
 def cut(raw: bytes) -> LineParts:
-    """The cheap half of `split`."""
+    """The cheap half of `split`. Small logs are read several times, for several reasons, so lines are remembered."""
+    return _remembered(raw) if len(raw) <= _SHORT else _cut(raw)
+
+
+def _cut(raw: bytes) -> LineParts:
     line = raw.rstrip(b"\r\n")
     if b"\x1b" in line:
         line = COLOUR.sub(b"", line)
@@ -213,6 +218,10 @@ def cut(raw: bytes) -> LineParts:
     if layout is not None:
         return LineParts(line, layout.end(), layout, outer, layout["level"], b"")
     return _behind(line, None, outer)
+
+
+_SHORT = 1024  # bytes of a line that is remembered
+_remembered = lru_cache(maxsize=4096)(_cut)
 
 
 def _behind(line: bytes, layout: re.Match[bytes] | None, outer: re.Match[bytes] | None) -> LineParts:

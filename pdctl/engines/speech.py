@@ -179,6 +179,9 @@ def speech() -> Speech:
 @lru_cache(maxsize=4096)
 def heads(pattern: str) -> frozenset[bytes]:
     """The possible first HEAD bytes of what `pattern` matches; empty if they are not fixed."""
+    begins = pattern[: HEAD + 1]  # and the character that might make the last of them optional
+    if len(begins) > HEAD and begins.isascii() and begins.replace(" ", "").isalnum():  # nearly always
+        return frozenset((begins[:HEAD].encode(),))
     group = _CHOICE.match(pattern)
     starts = [lead(word + pattern[group.end() :]) for word in group[1].split("|")] if group else [lead(pattern)]
     return frozenset(start[:HEAD] for start in starts) if min(map(len, starts)) >= HEAD else frozenset()

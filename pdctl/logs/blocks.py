@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 SIZE = 1 << 19  # bytes of a buffer: fits the L2 cache, and large enough that Python's overhead per block is negligible
 LINE = 1 << 16  # bytes of a line that are kept; the rest is searched, then dropped
 OVERLAP = 1 << 10  # bytes that two pieces of one long line share: more than any search term
+_WORTH = 1 << 22  # bytes to search from which on loading ctypes for memmem pays
 _DENSE = 32  # bytes per line below which counting beats splitting
 
 
@@ -31,15 +32,19 @@ class Buffer:
     def __init__(self, size: int) -> None:
         self.data = bytearray(size)
         self.view = memoryview(self.data)
-        self._memmem = memmem()
-        self._address = _address(self.data) if self._memmem else 0
+        self._memmem: Memmem | None = None
+        self._address = 0
+        self._searched = 0
 
     def find(self, term: bytes, start: int, end: int) -> int:
         """The first index of `term` in [start, end), or -1, as bytearray.find."""
         if self._memmem is None:
-            return self.data.find(term, start, end)
-        found = self._memmem(self._address + start, max(end - start, 0), term, len(term))
-        return -1 if found is None else found - self._address
+            self._searched += end - start
+            if self._searched < _WORTH or (found := memmem()) is None:
+                return self.data.find(term, start, end)
+            self._memmem, self._address = found, _address(self.data)
+        at = self._memmem(self._address + start, max(end - start, 0), term, len(term))
+        return -1 if at is None else at - self._address
 
 
 @lru_cache(maxsize=1)

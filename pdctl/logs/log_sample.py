@@ -43,7 +43,10 @@ _HEX = re.compile(
     rb"|room[=\"': ]{1,6}(?=[0-9]{0,15}[a-f])[0-9a-f]{9,16}(?![0-9a-zA-Z-])"
 )
 # A room, or a request id as engines and routers make them; a smaller number may be anything.
-_ID = re.compile(rb"(?<![0-9a-zA-Z.])(?:[0-9]{15,20}|[0-9a-f]{32})(?![0-9a-zA-Z.])")
+_ID = re.compile(rb"[0-9]{15,20}|[0-9a-f]{32}")
+_ID_LENGTHS = range(15, 33)
+# Digits, letters and points stay, everything else parts words.
+_WORDS = bytes(byte if chr(byte).isascii() and (chr(byte).isalnum() or byte == 0x2E) else 0x20 for byte in range(256))
 _MOST_IDS = 64  # of a log's head, and as many of the rest: two logs are compared by them
 _UTC = Clock(dt.timezone.utc)
 
@@ -115,7 +118,9 @@ class LogSample:
         for lines in (self.head, self.rest):
             most = len(found) + _MOST_IDS
             for line in lines:
-                names = [name for name in _ID.findall(line) if name not in found]
+                words = line.translate(_WORDS).split()
+                names = [word for word in words if len(word) in _ID_LENGTHS and _ID.fullmatch(word)]
+                names = [name for name in names if name not in found]
                 stamp = stamp_of(cut(line)) if names else None
                 instant = _UTC.read(stamp) if stamp is not None and stamp.year else None
                 if instant is not None:
