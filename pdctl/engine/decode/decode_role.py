@@ -30,6 +30,8 @@ log = logging.getLogger("pdctl.engine")
 # The share of the grace period after which a release counts as a timeout: a live prefill has stopped after half of the
 # period (DisaggConfig.write_grace).
 TIMED_OUT = 0.9
+LATE = 5.0  # seconds after which a room in the transfer queue counts as late
+LATE_SAID_EVERY = 10.0  # seconds between log lines about slots that late rooms hold
 
 
 class DecodeRole(SchedulerRole):
@@ -45,6 +47,7 @@ class DecodeRole(SchedulerRole):
         self.prealloc: deque[Req] = deque()
         self.transfer: list[Req] = []
         self.draining: list[Req] = []
+        self._late_said = 0.0
 
     def add(self, req: Req) -> None:
         host, port = req.message.bootstrap_host or "", req.message.bootstrap_port or self._default_port
@@ -85,8 +88,30 @@ class DecodeRole(SchedulerRole):
     def _reserve(self, req: Req) -> bool:
         resources = self.resources
         if len(self.running) + len(self.transfer) >= resources.args.max_running_requests:
+            self._say_late()
             return False
         return self.running.admission.admit(req, [*self.running, *self.transfer], fresh=req.fake)
+
+    def _say_late(self) -> None:
+        """Say which rooms hold the slots, if half of these wait for KV cache: nothing else tells why others wait.
+
+        A prefill that has no request with a room and one that is slow look alike from here until the time-out.
+        """
+        now, slots = steady_time(), self.resources.args.max_running_requests
+        if now < self._late_said + LATE_SAID_EVERY or not self.resources.leader:
+            return
+        late = [req for req in self.transfer if now - req.times.bootstrapped > LATE]
+        if 2 * len(late) < slots:
+            return
+        self._late_said = now
+        longest = min(late, key=lambda req: req.times.bootstrapped)
+        message = longest.message
+        log.warning(
+            "No slot for %d room(s): %d of %d are held by rooms without their KV cache for more than %g s, the longest "
+            "by room=%d rid='%s' for %.1f s: has prefill %s:%s a request with it?",
+            *(len(self.prealloc), len(late), slots, LATE, longest.room, longest.rid),
+            *(now - longest.times.bootstrapped, message.bootstrap_host, message.bootstrap_port or self._default_port),
+        )
 
     def _announce(self, req: Req) -> None:
         req.times.bootstrapped = steady_time()

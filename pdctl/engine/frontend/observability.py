@@ -56,6 +56,7 @@ LOAD_GAUGES: dict[str, tuple[str, str]] = {
     "num_prefill_inflight_queue_reqs": ("prefill_inflight_queue_reqs", "prefill: rooms whose KV cache is on its way"),
     "num_decode_prealloc_queue_reqs": ("decode_prealloc_queue_reqs", "decode: rooms waiting for handshake or memory"),
     "num_decode_transfer_queue_reqs": ("decode_transfer_queue_reqs", "decode: rooms whose KV cache is on its way"),
+    "decode_transfer_wait_seconds": ("decode_transfer_wait_s", "decode: the longest that one of these has waited"),
     "num_decode_deferred_kv_release_reqs": ("decode_draining_reqs", "decode: failed rooms that keep pages"),
     "num_retracted_reqs": ("decode_retracted_queue_reqs", "requests taken back out of the running batch"),
     "max_total_num_tokens": ("max_total_num_tokens", "tokens the KV cache holds"),

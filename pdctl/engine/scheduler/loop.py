@@ -213,6 +213,7 @@ class Scheduler:
         resources, size = self._resources, self._resources.page_size
         used = resources.held_pages * size
         pending = sum(req.prompt_len for queue, req in self._role.members() if queue == "prealloc")
+        moving = [req.times.bootstrapped for queue, req in self._role.members() if queue == "transfer"]
         return {
             "num_running_reqs": queues.running,
             "num_waiting_reqs": queues.waiting + queues.bootstrap + queues.prealloc,
@@ -229,6 +230,7 @@ class Scheduler:
             "prefill_inflight_queue_reqs": queues.inflight,
             "decode_prealloc_queue_reqs": queues.prealloc,
             "decode_transfer_queue_reqs": queues.transfer,
+            "decode_transfer_wait_s": steady_time() - min(moving) if moving else 0.0,
             "decode_retracted_queue_reqs": queues.retracted,
             "cache_hit_rate": self._batches.hit_rate,
             "draining_reqs": queues.draining,

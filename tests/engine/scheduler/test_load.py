@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
+import pytest
+
+from pdctl.engine.decode import decode_role
 from pdctl.engine.scheduler.role import live_rooms
-from tests.engine.scheduler.rig import Station, abort, ask, ids, pair, turns_until, unified
+from tests.engine.scheduler.rig import HOST, PATIENCE, Station, abort, ask, ids, pair, turns_until, unified, with_fields
 
 PAGE = 4  # tokens, as the rig has it
 
@@ -49,6 +54,30 @@ def test_prompts_without_pages_are_pending() -> None:
         abort(both.decode, "second")
         waited = both.decode.meta["second"]
         assert 0 < waited.alloc_time <= waited.bootstrap_time
+
+
+def test_rooms_that_no_prefill_has_are_named_while_they_hold_the_slots(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.WARNING, "pdctl.engine")
+    with pair(decode={"max_running_requests": 2}) as both:
+        both.run(ask("real", ids(16, 9), tokens=2, room=9))  # the two know each other
+        assert both.decode.scheduler._load()["decode_transfer_wait_s"] == 0.0
+        invented = [ask(f"invented{room}", ids(16, room), room=room) for room in (1, 2, 3)]
+        fields = {"bootstrap_host": HOST, "bootstrap_port": both.server.port}
+        both.decode.box.requests.extend(with_fields(request, **fields) for request in invented)
+        both.until("both slots to be held", lambda: both.decode.queues.transfer == 2)
+        monkeypatch.setattr(decode_role, "LATE", 0.0)
+        both.until("a line", lambda: "No slot for" in caplog.text)
+        assert 0 < both.decode.scheduler._load()["decode_transfer_wait_s"] < PATIENCE
+        line = next(record.getMessage() for record in caplog.records if "No slot for" in record.getMessage())
+        assert line.startswith("No slot for 1 room(s): 2 of 2 are held by rooms without their KV cache")
+        assert "by room=1 rid='invented1' for " in line
+        assert line.endswith(f"has prefill {HOST}:{both.server.port} a request with it?")
+        for request in invented:
+            abort(both.decode, request.rid)
+        both.run(ask("next", ids(16, 8), tokens=2, room=8))
+        assert caplog.text.count("No slot for") == 1, "at most one line in LATE_SAID_EVERY seconds"
 
 
 def test_retracted_tokens_are_counted() -> None:
