@@ -86,11 +86,12 @@ ENTRIES: tuple[Entry, ...] = (
         "PD706",
         "client-abort",
         Severity.INFO,
-        "the client went away after {observed|some time}",
+        "{what|the client went away} after {observed|some time}",
         'The connection to the client closed and both legs were aborted. "Aborted by AbortReq" is what it leaves '
         "in the logs; the same line is also the echo of a timeout or of a failure on the other side, so the time "
         "counts: at a client's own timeout it was the client, at 300 s it was a room that hung. Its room counts as "
-        "aborted, not as failed. Next: the client's timeout.",
+        "aborted, not as failed. POST /abort_request at an engine does the same on behalf of whoever sends it. Next: "
+        "the client's timeout.",
         "raise the timeout of the client above the slowest answer",
         (Needs.LOG,),
         "every SGLang and every router",

@@ -114,6 +114,7 @@ class Sign(str, Enum):
     REQUEST_ANSWERED = "request-answered", "at `path` with `status`: when a stream begins, when any other answer ends"
     REQUEST_FINISHED = "request-finished", "as `finish` says"
     REQUEST_CUT = "request-cut", "one that ran was cut short"
+    ABORT_REQUESTED = "abort-requested", "somebody asked it over HTTP to abort requests, answered with `status`"
     CLIENT_LEFT = "client-left", "it closed its connection, or aborted the request"
     GAVE_UP_REQUEST = "gave-up-request", "a prefill, one that waited for its page list; the line names no room"
     ROOM_USED_UP = "room-used-up", "a scheduler fell over a room whose entry was gone: two requests had it"

@@ -275,3 +275,43 @@ def test_a_canary_that_doctor_has_just_left_is_no_finding_of_a_diagnosis(sides: 
     prefill, decode = (prefill[:-1] if sides == "decode" else prefill), (decode[:-1] if sides == "prefill" else decode)
     found = diagnose(pasted.library(tmp_path, p0=p0(*prefill, until=100), d0=d0(*decode, until=100)))
     assert (found.findings, found.tally.rooms, found.tally.canaries, found.wrong) == ((), {}, 1, False)
+
+
+def cut(second: int) -> str:
+    """The decode's last line of a request that was aborted while it ran."""
+    return closed(second).replace(TOLD, "Aborted by AbortReq.")
+
+
+def test_a_request_that_somebody_aborted_is_no_client_that_left(tmp_path: Path) -> None:
+    prefill, decode = began(11)
+    call = f'{at(12)} INFO:     127.0.0.1:33632 - "POST /abort_request HTTP/1.1" 200 OK'
+    room = pasted.room(tmp_path, ROOM, p0=p0(*prefill, until=12), d0=d0(*decode, call, cut(12), until=12))
+    assert (room.outcome, code(room)) == (RoomOutcome.ABORTED, "PD706")
+    assert room.cause is not None
+    assert room.cause.headline.startswith("somebody aborted the request (POST /abort_request at d0)")
+    assert call.partition("INFO:     ")[2] in {line.text for line in room.evidence}
+    assert "client" not in room.fix
+    (found,) = diagnose(
+        pasted.library(tmp_path, p0=p0(*prefill, until=12), d0=d0(*decode, call, cut(12), until=12))
+    ).findings
+    assert (found.code, found.instance, found.grave) == ("PD706", "d0", False)
+
+
+def test_an_order_to_abort_that_was_refused_aborted_nothing(tmp_path: Path) -> None:
+    prefill, decode = began(11)
+    call = f'{at(12)} INFO:     127.0.0.1:33632 - "POST /abort_request HTTP/1.1" 401 Unauthorized'
+    room = pasted.room(tmp_path, ROOM, p0=p0(*prefill), d0=d0(*decode, call, cut(12)))
+    assert room.cause is not None
+    assert not room.cause.headline.startswith("somebody")
+
+
+def test_where_no_line_tells_who_aborted_both_are_named(tmp_path: Path) -> None:
+    """Engines above INFO write no line about HTTP calls."""
+    prefill, decode = began(11)
+    room = pasted.room(tmp_path, ROOM, p0=p0(*prefill), d0=d0(*decode, cut(12)))
+    assert room.cause is not None
+    assert room.cause.headline.startswith("the client went away, or somebody aborted the request, after ")
+    answered = f'{at(12)} INFO:     127.0.0.1:33632 - "POST /generate HTTP/1.1" 200 OK'
+    told = pasted.room(tmp_path / "calls", ROOM, p0=p0(*prefill), d0=d0(*decode, cut(12), answered))
+    assert told.cause is not None
+    assert told.cause.headline.startswith("the client went away after ")

@@ -37,9 +37,9 @@ def client_left(case: Case) -> CauseFinding | None:
     others = [event for event in ends if event not in aborts and not is_abort_notice(event) and event not in gone]
     engines = [event for event in aborts if event.role != "router"]
     first = next(iter(engines or aborts), None)
-    told = at_router or (
-        bool(gone) and is_canary(case.room_events)
-    )  # doctor drops some, and checks at once what remains
+    asked = [] if first is None or gone else _abort_requests(case, first)
+    # Doctor drops some, and checks at once what remains.
+    told = at_router or bool(asked) or (bool(gone) and is_canary(case.room_events))
     if first is None or others or not _alive(case, first, told=told):
         return None
     left = after(case, gone, first)
@@ -50,13 +50,41 @@ def client_left(case: Case) -> CauseFinding | None:
         why = "the request was a canary of pdctl doctor, which cuts one short to check that both sides let go of it"
         return CauseFinding("PD706", "client", why, tuple(proofs), "", fills, "make no change: nothing is wrong")
     why = "the request was aborted from outside before anything failed: the client, or a router on its behalf, gave up"
-    if at_router:
+    fix = ""
+    if asked:
+        name = asked[0].instance
+        fills["what"] = f"somebody aborted the request (POST /abort_request at {name})"
+        why = f"{name} was asked to abort it; no line says that the client left, and nothing had failed"
+        fix = f"ask who aborts requests at {name}: its line names the address it came from"
+        proofs.append(Proof("somebody asked it to abort requests", asked[0]))
+    elif not gone and not _writes_calls(case, first.instance):
+        fills["what"] = "the client went away, or somebody aborted the request,"
+        why = "the request was aborted from outside before anything failed: the client left, or somebody aborted it at "
+        why += f"{first.instance}; no line tells which"
+    elif at_router:
         why = "the client closed its connection to the router before the answer was complete; nothing had failed"
     if case.undelivered is not None:
         answer, late = case.undelivered
         why = f"the client closed its connection to the router, which had not handed on the answer for {late:.3g} s"
         proofs.append(Proof(f"{answer.instance} had finished the answer {late:.3g} s before", answer))
-    return CauseFinding("PD706", "client", why, tuple(proofs), "", fills)
+    return CauseFinding("PD706", "client", why, tuple(proofs), asked[0].instance if asked else "", fills, fix)
+
+
+def _abort_requests(case: Case, abort: Event) -> list[Event]:
+    """The lines with which an engine of the room answered an order to abort requests as this one was aborted."""
+    names = {event.instance for event in case.room_events.events if event.role != "router"}
+    return [
+        event
+        for event in case.around.proving(Sign.ABORT_REQUESTED)
+        if event.instance in names and event.values.get("status", "").startswith("2")
+        and event.t is not None and abort.t is not None and abs(event.t - abort.t) <= NEAR
+    ]  # fmt: skip
+
+
+def _writes_calls(case: Case, instance: str) -> bool:
+    """Whether the instance's log has lines about HTTP calls, so that one about an abort would be there."""
+    calls = case.around.once("calls", lambda: {e.instance for e in case.around if e.proves(Sign.REQUEST_ANSWERED)})
+    return instance in calls
 
 
 def only_aborted(case: Case) -> bool:

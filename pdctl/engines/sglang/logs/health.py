@@ -127,6 +127,12 @@ CALLS = (
         proves=(Sign.SERVES, Sign.REQUEST_ANSWERED),
     ),
     Row(
+        "abort-requested", Speaker.SGLANG, Level.INFO, "", b'"POST /abort_request HTTP/1.',
+        _CLIENT + r" - \"(?P<method>POST) (?P<path>/abort_request) HTTP/1\.\d\" (?P<status>\d{3})",
+        '[2026-11-23 19:35:41] INFO:     127.0.0.1:33632 - "POST /abort_request HTTP/1.1" 200 OK',
+        proves=(Sign.ABORT_REQUESTED,),
+    ),
+    Row(
         "http2-preface", Speaker.SGLANG, Level.INFO, "", b'"PRI %2A HTTP/2.0"',
         _CLIENT + r" - \"PRI %2A HTTP/2\.0\" (?P<status>\d{3})",
         '[2026-11-21 02:06:42] INFO:     127.0.0.1:59562 - "PRI %2A HTTP/2.0" 404 Not Found',
