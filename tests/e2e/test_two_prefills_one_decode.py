@@ -34,7 +34,7 @@ def reference(unified: str) -> Reference:
 
 
 @pytest.mark.parametrize(
-    ("count", "concurrency"), [(100, 32), (20, 1), pytest.param(PROMPTS, 32, marks=pytest.mark.heavy)]
+    ("count", "concurrency"), [(60, 32), (20, 1), pytest.param(PROMPTS, 32, marks=pytest.mark.heavy)]
 )
 def test_every_greedy_answer_equals_the_unified_engine(
     two_prefills: Deployment, reference: Reference, count: int, concurrency: int

@@ -12,6 +12,7 @@ from pdctl.trace.diagnose import diagnose
 from pdctl.trace.diagnosis import SourceKind
 from pdctl.trace.room import RoomOutcome
 from pdctl.trace.tracer import Tracer
+from tests.cases import for_each
 from tests.logs import merged
 from tests.trace.recordings import SCENARIOS, diagnosis, library, logs, tracer, truth
 
@@ -77,7 +78,8 @@ def test_a_merged_stream_gives_the_verdicts_of_the_separate_files(
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(("scenario", "form"), ALL, ids=lambda each: getattr(each, "__name__", each))
+@pytest.mark.timeout(1800)
+@for_each(("scenario", "form"), ALL, ids=lambda each: getattr(each, "__name__", each))
 def test_every_recording_in_every_form(scenario: str, form: Callable[..., str], tmp_path: Path) -> None:
     check(scenario, form, tmp_path)
 
