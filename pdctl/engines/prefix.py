@@ -7,15 +7,12 @@ codes are removed.
 Pure: independent of the reader's clock and time zone. The work is at most linear in the line's length.
 """
 
-from __future__ import annotations
+# Annotations are not deferred here: NamedTuple would compile each of them again at every start.
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+from typing import NamedTuple
 
 COLOUR = re.compile(rb"\x1b\[[0-9;:]{0,32}[A-Za-z]")
 # `prefill-0  │ …` (pdctl), `pdctl-prefill-1  | …` (docker compose)

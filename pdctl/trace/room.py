@@ -1,14 +1,12 @@
 """What `pdctl trace-room` found out about one room. None and UNKNOWN mean the logs do not say. Nothing is guessed."""
 
-from __future__ import annotations
+# Annotations are not deferred here: NamedTuple would compile each of them again at every start.
 
+from collections.abc import Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pdctl.engines.base import Phase
+from pdctl.engines.base import Phase
 
 
 class RoomOutcome(str, Enum):
