@@ -9,7 +9,7 @@ ENTRIES: tuple[Entry, ...] = (
         "PD601",
         "breakers-open",
         Severity.ERROR,
-        "the router has stopped using {instance|a worker}: its circuit breaker is {observed|open}",
+        "the router has stopped using {worker|a worker}: the circuit breaker is {observed|open}",
         "After failures in a row a router takes a worker out for 60 s (ten failures open it, three successes close "
         'it). With every breaker of a role open it answers 503 "all circuits open or unhealthy" to everything, '
         "while /workers says is_healthy: true and /readiness says ready; only the metric smg_worker_cb_state shows "

@@ -156,7 +156,8 @@ def test_an_engine_without_disaggregation() -> None:
 def test_a_breaker_of_a_pair_is_named_by_its_ends() -> None:
     pair = f"{real.URLS['prefill-1']} {real.URLS['decode-0']}"
     (one,) = found(real.routed(healthy(), kind="pdctl", breakers={pair: 1}), "PD601")
-    assert one.instance == "prefill-1 → decode-0"
+    assert one.instance == "router", "the breaker is the router's, whoever it cuts off"
+    assert one.headline == "the router has stopped using prefill-1 → decode-0: the circuit breaker is open"
     assert any("says ready all the same" in line for line in one.evidence)
 
 

@@ -73,7 +73,7 @@ def test_a_dead_decode_explains_its_column() -> None:
 
 def test_open_breakers_are_an_effect() -> None:
     facts = real.routed(real.down(healthy(), "prefill-0"), breakers={real.URLS["prefill-0"]: 1})
-    assert folded(facts) == [("PD604", "prefill-0", False), ("PD601", "prefill-0", True)]
+    assert folded(facts) == [("PD604", "prefill-0", False), ("PD601", "router", True)]
 
 
 STOPPED_ROUTER = Holder(4711, "python3 -m pdctl.router", "router", stopped=True)

@@ -248,23 +248,23 @@ def breakers(facts: Facts) -> list[Finding] | Skipped | Unknown:
         return Unknown(f"{router.url} was not reached: {router.reason}")
     if not router.breakers_known:
         return Unknown(f"the breakers of {router.url} could not be read: they stand in its Prometheus metrics only")
+    cut_off = {urls: STATES[state] for urls, state in router.breakers.items() if state in STATES}
+    if not cut_off:
+        return []
     named = {endpoint_key(engine.endpoint.url): engine.endpoint.name for engine in facts.engines}
+    # `urls`: of one worker, or with pdctl's own router of a pair.
+    who = [" → ".join(named.get(endpoint_key(url), url) for url in urls.split()) for urls in cut_off]
+    metrics = [f"the breaker metric of {urls} is {router.breakers[urls]}" for urls in cut_off]
     return [
-        _breaker(router, " → ".join(named.get(endpoint_key(url), url) for url in urls.split()), urls, state)
-        for urls, state in router.breakers.items()
-        if state in STATES
+        finding(
+            "PD601",
+            ROUTER,
+            observed=names(list(dict.fromkeys(cut_off.values()))),
+            expected="closed",
+            evidence=(*shorten_lines(metrics), *_says_ready(router)),
+            worker=names(who),
+        )
     ]
-
-
-def _breaker(router: ObservedRouter, name: str, urls: str, state: int) -> Finding:
-    """The finding PD601. `urls`: of one worker, or with pdctl's own router of a pair."""
-    return finding(
-        "PD601",
-        name,
-        observed=STATES[state],
-        expected="closed",
-        evidence=(f"the breaker metric of {urls} is {state}", *_says_ready(router)),
-    )
 
 
 def _says_ready(router: ObservedRouter) -> list[str]:
