@@ -57,7 +57,7 @@ ENTRIES: tuple[Entry, ...] = (
         "PD704",
         "decode-died",
         Severity.ERROR,
-        "{decode|decode} died while it had the room",
+        "{decode|decode} died {when|while it had the room}",
         "The decode process ended, crashed or was killed before it finished. Prefill reports a failed transfer "
         '("Decode instance could be dead") or nothing at all, and the client gets a cut connection or a 502. '
         "Other rooms of this decode ended at the same moment. Next: the last lines of decode's log, then the "

@@ -36,6 +36,7 @@ _OVERDUE = re.compile(
     r"total_ms=\S*: (?P<leg>prefill|decode) \S+ (?:did not finish|sent no byte) within (?P<flag>--[a-z-]{1,40})"
 )
 _LEG_LOST = re.compile(r"\b(?P<leg>prefill|decode) https?://\S+ (?:closed the connection|no connection)")
+_LEG_UNREACHED = re.compile(r"\b(?P<leg>prefill|decode) https?://\S+ no connection")
 _LEG_ANSWERED = re.compile(r"\b(?P<leg>prefill|decode) (?P<url>https?://\S+) answered (?P<status>[45]\d\d)\b")
 _TOKENS_WRITTEN = re.compile(r"'completion_tokens': (\d{1,9})\b")
 _LATENCY = re.compile(r"'e2e_latency': (\d+(?:\.\d+)?)")
@@ -148,6 +149,12 @@ def tokens_written(text: str) -> int | None:
 def lost_leg(text: str) -> str:
     """ "prefill" or "decode" if pdctl's router says that it lost the connection to that leg; else ""."""
     found = _LEG_LOST.search(text)
+    return found["leg"] if found else ""
+
+
+def unreached_leg(text: str) -> str:
+    """ "prefill" or "decode" if pdctl's router says that it could not connect to that leg at all; else ""."""
+    found = _LEG_UNREACHED.search(text)
     return found["leg"] if found else ""
 
 

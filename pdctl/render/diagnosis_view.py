@@ -121,7 +121,7 @@ def _death(each: Death, found: Diagnosis, term: Term, places: Places, zone: dt.t
     head = f"{each.instance} ({each.role or 'role unknown'}) died {when}: {each.why}"
     took = []
     if each.rooms:
-        took.append(f"{_count(len(each.rooms), 'room')} ({_some(each.rooms)})")
+        took.append(f"{_count(len(each.rooms), 'room')} ({_some(each.rooms)}){_retried(each)}")
     if each.running:
         took.append(f"{_count(each.running, 'running request')} by its last batch line")
     lines = [term.style(line, "red", "bold") for line in prose(term, term.symbol("✗", "x"), head)]
@@ -129,6 +129,13 @@ def _death(each: Death, found: Diagnosis, term: Term, places: Places, zone: dt.t
     along = " and ".join(took) or _spared(found)
     lines += prose(term, "  took along:", along, "bold")
     return [*lines, *_evidence(each.evidence, term, places), f"{term.style('  fix:', 'green', 'bold')} {each.fix}"]
+
+
+def _retried(each: Death) -> str:
+    if not each.retried:
+        return ""
+    which = "each" if each.retried == len(each.rooms) else f"{each.retried} of them"
+    return f", {which} tried again by the router and answered under another room"
 
 
 def _spared(found: Diagnosis) -> str:

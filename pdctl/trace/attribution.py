@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
-from pdctl.engines.base import Sign
+from pdctl.engines.base import Phase, Sign
 from pdctl.engines.speech import adapter
 from pdctl.trace.observed_deployment import HostPort, parse_address, sent_address
 from pdctl.trace.room_events import Conclusion, first_failure, is_answer, seconds_waited, shows_page_list, shows_request
@@ -121,6 +121,9 @@ def _routed(room_events: RoomEvents, deployment: ObservedDeployment, joined: Joi
     if len(urls) != 1:
         return None
     owner = deployment.at_url(next(iter(urls)))
+    answered = [event for event in lines if event.row.phase is Phase.FINISHED]
+    if owner is not None and answered:
+        return Conclusion(owner.name, "the router sent it there, and it was answered", tuple(answered[:1]))
     times = [event.t for event in lines if event.t is not None]
     times = times or [attempt.start for attempt in joined.attempts]
     # A request to a dead process never arrives, so a later line of its log must show that it was alive. Without a

@@ -143,7 +143,11 @@ def _deaths(
             left.append(room)
         else:
             taken[owner].append(room.room)
-    told = [reported_death(each, tuple(taken[at]), requests_running(each.death, lines)) for at, each in enumerate(gone)]
+    again = {room.room for room in traced if room.answered_as is not None}
+    told = [
+        reported_death(each, tuple(taken[at]), requests_running(each.death, lines), len(again.intersection(taken[at])))
+        for at, each in enumerate(gone)
+    ]
     return sorted(told, key=lambda one: one.at), left
 
 

@@ -61,7 +61,8 @@ class Death(NamedTuple):
     """An instance that ended without being told to. why: one sentence.
 
     since, at: epoch seconds between which it died: its last sign of life, and the line that proves its death; equal
-    where its own log or its launcher tells. rooms: those that failed or hung because of it.
+    where its own log or its launcher tells. rooms: those that failed or hung because of it;
+    retried: how many of them the router tried again, and answered.
     running: requests counted by its last batch line, None without one. untold: what no log can say about its end.
     """
 
@@ -78,6 +79,7 @@ class Death(NamedTuple):
     evidence: tuple[Evidence, ...]
     fix: str
     untold: tuple[MissingEvidence, ...] = ()
+    retried: int = 0
 
 
 class DeploymentFinding(NamedTuple):

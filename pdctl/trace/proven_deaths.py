@@ -99,7 +99,7 @@ def _earlier(one: ObservedInstance, lines: Sequence[Event], last: DeathProof | N
     return found
 
 
-def reported_death(each: ProvenDeath, rooms: tuple[int, ...], running: int | None) -> Death:
+def reported_death(each: ProvenDeath, rooms: tuple[int, ...], running: int | None, retried: int) -> Death:
     """The death as reported, in the words of its catalogue entry."""
     death, one = each.death, each.death.instance
     code = _code(death)
@@ -131,7 +131,7 @@ def reported_death(each: ProvenDeath, rooms: tuple[int, ...], running: int | Non
         headline = f"{one.name} died; no room is known to have broken of it"
     return Death(
         one.name, one.role, death.since, death.at, code, known.slug, headline, why, rooms, running,
-        tuple(evidence), fix, unknown_of_death(death) if code in GONE.values() else (),
+        tuple(evidence), fix, unknown_of_death(death) if code in GONE.values() else (), retried,
     )  # fmt: skip
 
 

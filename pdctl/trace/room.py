@@ -143,6 +143,7 @@ class Room(NamedTuple):
     that name an effect and look like a cause. consequences: what else went wrong because of `cause`. fix: one command,
     or "". warm_up: not a user's request but an engine's or a probe's own, with a fake peer.
     canary: not a user's request but doctor's or the router's own, through a real pair.
+    answered_as: the room under which the router tried its request again, and answered it; None if no line says so.
     open_until: if it has begun and no line ends it, epoch seconds of the last line of the logs naming it; else None.
     """
 
@@ -172,6 +173,7 @@ class Room(NamedTuple):
     warm_up: bool = False
     canary: bool = False
     open_until: float | None = None
+    answered_as: int | None = None
 
 
 class RoomSummary(NamedTuple):

@@ -20,7 +20,16 @@ from pdctl.trace.room_events import (
 )
 from pdctl.trace.router_attempts import first_stamp, possible_attempts
 from pdctl.trace.timeline import RoomClock, at_router, durations, longest_gap, offsets
-from pdctl.trace.verdict import judge, missing_evidence, open_until, outcome, phase_reached, queues_behind, room_notes
+from pdctl.trace.verdict import (
+    answered_as,
+    judge,
+    missing_evidence,
+    open_until,
+    outcome,
+    phase_reached,
+    queues_behind,
+    room_notes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -172,6 +181,7 @@ def room_report(
         case.warm_up,
         is_canary(case.room_events),
         until,
+        answered_as(case),
     )
 
 

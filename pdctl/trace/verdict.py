@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines import numerals
+from pdctl.engines import numerals, phrases
 from pdctl.engines.base import Level, Phase, Sign
 from pdctl.engines.speech import adapter
 from pdctl.trace.case import NEAR
@@ -287,6 +287,8 @@ def _missing_evidence(case: Case, outcome: RoomOutcome, fix: str) -> Iterator[Mi
 
 def _missing_request(case: Case) -> Iterator[MissingEvidence]:
     deployment = case.deployment
+    if any(phrases.unreached_leg(event.text) == "prefill" for event in case.room_events.by("router")):
+        return  # no prefill got it: the router could not connect
     if case.who.url is not None and deployment.at_url(case.who.url) is None:
         yield MissingEvidence(f"the router sent the request to {case.who.url}, which none of these logs is", NO_LOG)
         return
@@ -425,7 +427,26 @@ def _given_up(case: Case) -> Iterator[str]:
             return
 
 
+def answered_as(case: Case) -> int | None:
+    """The room of a later attempt at the same request that the router answered; None if none of its lines says so."""
+    tried = next((event for event in case.room_events.by("router") if event.row.phase is Phase.DISPATCHED), None)
+    if tried is None or not tried.values.get("request_id") or not tried.values.get("attempt"):
+        return None
+    for event in case.around:
+        same = event.instance == tried.instance and event.values.get("request_id") == tried.values["request_id"]
+        if same and event.row.phase is Phase.FINISHED and _attempt(event) > _attempt(tried):
+            return event.room
+    return None
+
+
+def _attempt(event: Event) -> int:
+    return numerals.whole(event.values.get("attempt")) or 0
+
+
 def _retries(case: Case) -> Iterator[str]:
+    again = answered_as(case)
+    if again is not None:
+        yield f"PD715 router-retried: the router tried the request again, and answered it under room {again}"
     listed = [attempt for attempt in case.joined.attempts if attempt.listed]
     if len(case.joined.attempts) != 1 or not listed:
         return

@@ -315,3 +315,61 @@ def test_where_no_line_tells_who_aborted_both_are_named(tmp_path: Path) -> None:
     told = pasted.room(tmp_path / "calls", ROOM, p0=p0(*prefill), d0=d0(*decode, cut(12), answered))
     assert told.cause is not None
     assert told.cause.headline.startswith("the client went away after ")
+
+
+def refused(second: int, leg: str, url: str) -> str:
+    return (
+        f"{at(second)} WARNING Finish room={ROOM} rid=r1 request_id=r1 {PAIR} status=- outcome=failed prefill_ms=0.4 "
+        f"first_byte_ms=- total_ms=0.5: {leg} {url} no connection: Connection refused"
+    )
+
+
+def tried_again(second: int) -> list[str]:
+    where = f"room={ROOM + 1} rid=r1 request_id=r1 {PAIR.replace('attempt=1', 'attempt=2')}"
+    return [
+        f"{at(second)} Dispatch {where} bootstrap=127.0.0.1:8998 path=/generate",
+        f"{at(second)} Finish {where} status=200 outcome=ok prefill_ms=9.1 first_byte_ms=12.4 total_ms=12.5",
+    ]
+
+
+def killed(second: int, name: str) -> str:
+    return f"{at(second)} pdctl: {name} generation 1 was killed by SIGKILL (from outside, or OOM-killed: see dmesg)"
+
+
+def test_a_request_that_was_tried_again_is_not_lost(tmp_path: Path) -> None:
+    """The router could not connect to a prefill that was dead, and got the answer under another room at once."""
+    files = {
+        "router": router(refused(11, "prefill", "http://127.0.0.1:30000"), *tried_again(11)),
+        "p0": p0(killed(10, "p0"), until=9),
+        "d0": d0(received(11, ROOM, rid(ROOM)), cut(11)),
+    }
+    room = pasted.room(tmp_path, ROOM, **files)
+    assert (room.outcome, code(room)) == (RoomOutcome.FAILED, "PD705")
+    assert room.answered_as == ROOM + 1
+    assert any(note.startswith("PD715") and str(ROOM + 1) in note for note in room.notes)
+    assert not any("HTTP request" in one.what for one in room.missing_evidence), "the router could not connect"
+    (death,) = diagnose(pasted.library(tmp_path, **files)).deaths
+    assert (death.rooms, death.retried) == ((ROOM,), 1)
+
+
+def test_a_decode_that_was_dead_before_never_had_the_room(tmp_path: Path) -> None:
+    room = pasted.room(
+        tmp_path, ROOM, router=router(refused(11, "decode", "http://127.0.0.1:30002")),
+        p0=p0(received(11, ROOM, rid(ROOM))), d0=d0(killed(10, "d0"), until=9),
+    )  # fmt: skip
+    assert room.cause is not None
+    assert room.cause.headline == "d0 died before it got the room"
+
+
+def test_a_prefill_whose_answer_the_router_handed_on_had_the_request(tmp_path: Path) -> None:
+    """Its own log ends before, so no line of it shows that it was up."""
+    done = (
+        f"{at(12)} Finish room={ROOM} rid=r1 request_id=r1 {PAIR} status=200 outcome=ok prefill_ms=9.1 "
+        "first_byte_ms=12.4 total_ms=12.5"
+    )
+    _, decode = began(11)
+    room = pasted.room(
+        tmp_path, ROOM, router=router(done), p0=p0(until=5), d0=d0(*decode, finished(12, ROOM, rid(ROOM)))
+    )
+    assert (room.outcome, room.prefill_requested) == (RoomOutcome.OK, "p0")
+    assert not any("HTTP request" in one.what for one in room.missing_evidence)

@@ -260,9 +260,10 @@ def test_a_death_without_a_room_speaks_of_none() -> None:
     told = library(logs("1p1d-decode-killed-info-sgl0523"))
     (gone,) = proven_deaths.proven_deaths(told, ObservedDeployment.of(told), list(told.said(proven_deaths.shows_death)))
     assert (
-        proven_deaths.reported_death(gone, (), None).headline == "decode0 died; no room is known to have broken of it"
+        proven_deaths.reported_death(gone, (), None, 0).headline
+        == "decode0 died; no room is known to have broken of it"
     )
-    assert proven_deaths.reported_death(gone, (1,), None).headline == "decode0 died while it had the room"
+    assert proven_deaths.reported_death(gone, (1,), None, 0).headline == "decode0 died while it had the room"
 
 
 def test_what_is_no_log_of_ours_is_said_to_be(tmp_path: Path) -> None:

@@ -80,6 +80,8 @@ def decode_gone(case: Case) -> CauseFinding | None:
         return described(death.of, case, (*missed, *waiting), f"{decode.name} crashed on it")
     why = f"{decode.name} was gone: {_reason_of(death)}"
     fills = {"decode": decode.name, "instance": decode.name, "observed": _reason_of(death)}
+    if broken and all(phrases.unreached_leg(event.text) for event in broken):
+        fills["when"] = "before it got the room"
     return CauseFinding("PD704", "decode", why, (*missed, *waiting), decode.name, fills, fix_of_death(death))
 
 
@@ -92,6 +94,8 @@ def prefill_gone(case: Case) -> CauseFinding | None:
     death = gone[0]
     name = death.instance.name
     proofs = [Proof(what_it_shows(event, death), event) for event in death.evidence]
+    refused = [event for event in case.room_events.by("router") if phrases.unreached_leg(event.text) == "prefill"]
+    proofs += [Proof("so the router could not connect to it", event) for event in refused[:1]]
     proofs.append(Proof("so the decode gave the room up", failed))
     if death.of is not None and death.of.row.cause and not death.of.proves(Sign.ROOM_USED_UP):
         return described(death.of, case, tuple(proofs), f"{name} crashed on it")
