@@ -92,8 +92,9 @@ def request(folder: Path, env: dict[str, str]) -> None:
     http, bootstrap, router = free_ports(2), free_ports(1), free_ports(1)
     settings = [f"ports.http={http[0]}", f"ports.bootstrap={bootstrap[0]}", f"router.port={router[0]}"]
     argv = ["launch", "topologies/2p1d.yaml", *(word for one in settings for word in ("--set", one))]
-    # A health check is a generation like any other: the router makes none in either window.
-    argv += ["--set", "router.args.health-interval=600", "--set", "roles.prefill.instances=1", "--detach"]
+    # The router's checks of its workers share their connections with requests, and a health check is a generation.
+    argv += ["--set", "router.args.health-interval=600", "--set", "router.args.liveness-interval=600"]
+    argv += ["--set", "roles.prefill.instances=1", "--detach"]
     quiet = {**env, "REQUEST_PATH_ARMED": f"{folder}/never"}
     pdctl = [sys.executable, "-m", "pdctl"]
     subprocess.run([*pdctl, *argv], env=env, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)

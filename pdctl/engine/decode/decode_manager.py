@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pdctl.engine.decode.prefill_directory import PrefillDirectory
 from pdctl.engine.decode.receiver import KvReceiver, Receiver
 from pdctl.engine.kv_link import room_state as failures
-from pdctl.engine.kv_link.kv_frames import AbortAck, Frame, RegisterAck, Status
+from pdctl.engine.kv_link.kv_frames import AbortAck, Frame, RegisterAck, Status, join_host_port
 from pdctl.engine.kv_link.kv_loop import BUSY_POLL
 from pdctl.engine.kv_link.kv_manager import KvManager
 from pdctl.engine.kv_link.room_state import Failure, FailureCode, FakeReceiver
@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from pdctl.engine.transfer.transport import Transport
 
 log = logging.getLogger("pdctl.engine")
-
-
-def join_host_port(host: str, port: int) -> str:
-    """Return `host:port`, with an IPv6 host in brackets."""
-    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
 class DecodeManager(KvManager):

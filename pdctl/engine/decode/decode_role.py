@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pdctl.engine.ipc.messages import Drained, Tokens, steady_time
 from pdctl.engine.kv_link.kv_frames import ContextCorruptionError, MetadataRow, believed_row
 from pdctl.engine.kv_link.room_state import Failure, FakeReceiver, KVPoll, http_status
-from pdctl.engine.scheduler import scheduler_log
+from pdctl.engine.scheduler.resources import log_failed, log_finished, log_step
 from pdctl.engine.scheduler.role import DRAINING, RequestPlace, SchedulerRole, shared_failure
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class DecodeRole(SchedulerRole):
         dp_rank = req.message.disagg_prefill_dp_rank
         req.receiver = self._manager.receiver(req.room, req.rid, host, port, dp_rank)
         self.prealloc.append(req)
-        scheduler_log.step(req, "prealloc", bootstrap_addr=f"{host}:{port}")
+        log_step(req, "prealloc", bootstrap_addr=f"{host}:{port}")
 
     def poll(self) -> None:
         watched = [*self.prealloc, *self.transfer, *self.draining]
@@ -119,7 +119,7 @@ class DecodeRole(SchedulerRole):
         _receiver(req).send_metadata(pages, req.kept_pages)
         self.transfer.append(req)
         self.reached("decode.after_announce", req)
-        scheduler_log.step(req, "transfer", pages=len(pages), prealloc=req.times.bootstrapped - req.times.received)
+        log_step(req, "transfer", pages=len(pages), prealloc=req.times.bootstrapped - req.times.received)
 
     def _poll_transfer(self, state: dict[int, int]) -> None:
         left: list[Req] = []
@@ -147,12 +147,12 @@ class DecodeRole(SchedulerRole):
             req.top_logprobs.append(list(row.top_logprobs))
         req.append(row.output_id, resources.eos, resources.limit)
         resources.emit(req, req.output_ids[-1:])
-        resources.afterwards.append(partial(scheduler_log.finished, req, "decode", resources))
+        resources.afterwards.append(partial(log_finished, req, "decode", resources))
         _receiver(req).clear()
         if req.finish is None:
             self.running.join(req)
             waited = req.times.transferred - req.times.bootstrapped
-            resources.afterwards.append(partial(scheduler_log.step, req, "running", transfer=waited))
+            resources.afterwards.append(partial(log_step, req, "running", transfer=waited))
         else:
             resources.release(req)
 
@@ -217,7 +217,7 @@ class DecodeRole(SchedulerRole):
         failure = shared_failure(self.resources.groups.replica, _receiver(req).failure or corruption)
         reason = failure.message if failure else "Failed due to an unknown reason from another rank"
         code = failure.code if failure else "peer_rank"
-        scheduler_log.failed(req, f"Decode {stage} failed", "decode_req.req", self.resources.tp_rank, reason)
+        log_failed(req, f"Decode {stage} failed", "decode_req.req", self.resources.tp_rank, reason)
         _receiver(req).abort(reason, code)  # if only another rank of the group failed, nothing else tells our receiver
         self._end(req, f"Decode {stage} failed: {reason}", http_status(code), code)
 
@@ -243,7 +243,7 @@ class DecodeRole(SchedulerRole):
             return
         _receiver(req).abort("Aborted by AbortReq.")
         self.resources.cancel(req)
-        scheduler_log.step(req, "aborted")
+        log_step(req, "aborted")
         self._drain(req)
 
     def places(self) -> dict[str, RequestPlace]:

@@ -296,8 +296,13 @@ EVENTS = {
 }
 
 
+def join_host_port(host: str, port: int) -> str:
+    """Return `host:port`, with an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
 def tcp(ip: str, port: int) -> str:
-    return f"tcp://[{ip}]:{port}" if ":" in ip else f"tcp://{ip}:{port}"
+    return f"tcp://{join_host_port(ip, port)}"
 
 
 def require_address(endpoint: str) -> None:

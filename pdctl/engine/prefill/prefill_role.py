@@ -18,7 +18,7 @@ from pdctl.engine.drill.kv_faults import FaultyTransport
 from pdctl.engine.ipc.messages import steady_time
 from pdctl.engine.kv_link.kv_frames import MetadataRow
 from pdctl.engine.kv_link.room_state import KVPoll, http_status
-from pdctl.engine.scheduler import scheduler_log
+from pdctl.engine.scheduler.resources import log_failed, log_finished, log_step
 from pdctl.engine.scheduler.role import DRAINING, RequestPlace, SchedulerRole, shared_failure
 from pdctl.engine.scheduler.schedule_batch import WaitingQueue
 from pdctl.engine.transfer.transport import find
@@ -52,7 +52,7 @@ class PrefillRole(SchedulerRole):
         host, dp_rank = message.bootstrap_host or "", message.disagg_prefill_dp_rank
         req.sender = self._manager.sender(req.room, req.rid, host, dp_rank)
         self.bootstrap.append(req)
-        scheduler_log.step(req, "bootstrap", input_len=req.prompt_len)
+        log_step(req, "bootstrap", input_len=req.prompt_len)
 
     def poll(self) -> None:
         early = [req for req in self.early.reqs if req not in self.inflight]
@@ -77,7 +77,7 @@ class PrefillRole(SchedulerRole):
             elif poll >= KVPoll.WAITING_FOR_INPUT:
                 self.early.end(req)
                 req.times.ready = req.times.bootstrapped = steady_time()
-                scheduler_log.step(req, "bootstrapped", bootstrap=req.times.bootstrapped - req.times.received)
+                log_step(req, "bootstrapped", bootstrap=req.times.bootstrapped - req.times.received)
                 if computed or req.computed:
                     self._send(req, last=computed)
             elif computed and self.early.late(req, wanted=len(self.waiting) > len(self.waiting.started)):
@@ -104,7 +104,7 @@ class PrefillRole(SchedulerRole):
                 slot = self.resources.metadata.alloc()
             elif not len(self.waiting) and self.early.begin(req):
                 self.waiting.add(req)
-                scheduler_log.step(req, "waiting", early=req.attempts)
+                log_step(req, "waiting", early=req.attempts)
                 continue
             if slot is None:
                 left.append(req)
@@ -112,7 +112,7 @@ class PrefillRole(SchedulerRole):
             req.metadata_slot = slot
             req.times.bootstrapped = steady_time()
             self.waiting.add(req)
-            scheduler_log.step(req, "waiting", bootstrap=req.times.bootstrapped - req.times.received)
+            log_step(req, "waiting", bootstrap=req.times.bootstrapped - req.times.received)
         self.bootstrap = left
 
     def _poll_inflight(self, state: dict[int, int]) -> None:
@@ -122,9 +122,7 @@ class PrefillRole(SchedulerRole):
             if poll == KVPoll.SUCCESS:
                 req.times.transferred = steady_time()
                 self.resources.emit(req, req.output_ids[-1:])
-                scheduler_log.finished(
-                    req, "prefill", self.resources
-                )  # no client waits for this answer: decode has the token
+                log_finished(req, "prefill", self.resources)  # no client waits for this answer: decode has the token
                 self._release(req)
             elif poll == KVPoll.FAILED:
                 self._fail(req, "transfer")
@@ -180,7 +178,7 @@ class PrefillRole(SchedulerRole):
         _sender(req).send(pages, last, metadata)
         if not last:
             self.reached("prefill.after_chunk", req)
-        scheduler_log.step(req, "inflight" if last else "chunk", pages=len(pages), computed=req.computed)
+        log_step(req, "inflight" if last else "chunk", pages=len(pages), computed=req.computed)
 
     def _break_off(self, req: Req) -> None:
         """Make the next write, on the manager's thread, stop half-way if PDCTL_FAULTS asks for it."""
@@ -194,7 +192,7 @@ class PrefillRole(SchedulerRole):
         failure = shared_failure(self.resources.groups.replica, _sender(req).failure)
         reason = failure.message if failure else "Failed due to an unknown reason from another rank"
         code = failure.code if failure else "peer_rank"
-        scheduler_log.failed(req, f"Prefill {stage} failed", "req", self.resources.tp_rank, reason)
+        log_failed(req, f"Prefill {stage} failed", "req", self.resources.tp_rank, reason)
         self.resources.fail(req, f"Prefill {stage} failed: {reason}", http_status(code), code)
         _sender(req).abort(reason, code)  # if only another rank of the group failed, nothing else tells our sender
         self._drain(req)
@@ -216,7 +214,7 @@ class PrefillRole(SchedulerRole):
             self.early.end(req)
         _sender(req).abort("Aborted by AbortReq.")
         self.resources.cancel(req)
-        scheduler_log.step(req, "aborted")
+        log_step(req, "aborted")
         self._drain(req)
 
     def places(self) -> dict[str, RequestPlace]:

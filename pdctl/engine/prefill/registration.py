@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from pdctl.engine.kv_link.bootstrap_client import FOLLOW_ROOM, BootstrapError, RankKey, RankRow
+from pdctl.engine.kv_link.kv_frames import join_host_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,8 +36,7 @@ def delay(first: float, attempts: int, jitter: float) -> float:
 
 
 def server_address(config: DisaggConfig) -> str:
-    host = WILDCARDS.get(config.bootstrap_host, config.bootstrap_host)
-    return f"[{host}]:{config.bootstrap_port}" if ":" in host else f"{host}:{config.bootstrap_port}"
+    return join_host_port(WILDCARDS.get(config.bootstrap_host, config.bootstrap_host), config.bootstrap_port)
 
 
 def advice(error: BootstrapError | None) -> str:

@@ -27,7 +27,7 @@ from pdctl.engine.ipc.messages import steady_time
 from pdctl.engine.kvcache.kv_pool import Backup
 from pdctl.engine.model.forward_pass import ForwardBatch, SeqSlice
 from pdctl.engine.model.model_runner import Sampled, SamplingRow, sample
-from pdctl.engine.scheduler import scheduler_log
+from pdctl.engine.scheduler.resources import log_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -280,7 +280,7 @@ class Retracted:
         req.retractions += 1
         req.retracted_output += len(req.output_ids)
         resources.release(req)
-        scheduler_log.step(req, "retracted", computed=req.computed, output_len=len(req.output_ids))
+        log_step(req, "retracted", computed=req.computed, output_len=len(req.output_ids))
         self._reqs = sorted([*self._reqs, req], key=lambda one: one.order)
 
     def tell(self, reqs: list[Req]) -> None:
@@ -300,7 +300,7 @@ class Retracted:
             req.backup.restore(self._resources.runner.pool, req.pages[: req.backup.pages])
             req.backup = None
             resumed.append(req)
-            scheduler_log.step(req, "resumed", computed=req.computed, output_len=len(req.output_ids))
+            log_step(req, "resumed", computed=req.computed, output_len=len(req.output_ids))
         return resumed
 
     def remove(self, req: Req) -> None:

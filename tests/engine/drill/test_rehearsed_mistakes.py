@@ -9,7 +9,7 @@ from pdctl.engine.config.instance_args import ServerArgs
 from pdctl.engine.drill import fault_points
 from pdctl.engine.drill.modelled_link import ModelledLink
 from pdctl.engine.drill.rehearsed_mistakes import MARK, OPTIONS, Rehearsal, read
-from pdctl.engine.scheduler.scheduler_log import _speed
+from pdctl.engine.scheduler.resources import _speed
 from tests.engine.scheduler.rig import TINY
 
 BASE = ["--model-path", str(TINY)]
