@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pdctl.engine.prefill.sender import Sender
 
 
+log = logging.getLogger("pdctl.engine")
 NO_PAGES: NDArray[np.int32] = np.empty(0, dtype=np.int32)
 
 
@@ -165,8 +166,6 @@ class Req:
             steps=at.reached,
         )
 
-
-log = logging.getLogger("pdctl.engine")
 
 ABORTED = "Aborted by AbortReq."  # sglang's text, which readers of logs know as an echo, not a cause
 
