@@ -8,6 +8,7 @@ import pytest
 from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
 from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.kvcache.pool_geometry import Layout
+from pdctl.engine.transfer.select import ADAPTIVE, NET_DEVICES, TRANSPORTS
 from tests.cases import for_each
 from tests.engine.kv_link.rig import HOST, Bootstrap, bootstrap, decode_side, geometry, pages, prefill_side
 from tests.engine.kv_link.rooms import assert_moved, finish, open_room, routed_ip, run_room
@@ -186,8 +187,10 @@ def test_a_room_number_can_be_used_again_after_it_has_ended() -> None:
 
 @pytest.mark.skipif(not has_nixl(), reason="no NIXL wheel for this platform")
 @pytest.mark.skipif(routed_ip() == HOST, reason="this machine has no address but the loopback")
-def test_peers_that_may_be_on_other_hosts_help_each_other_along() -> None:
+def test_peers_that_may_be_on_other_hosts_help_each_other_along(monkeypatch: pytest.MonkeyPatch) -> None:
     """UCX's peer-failure mode: the first write ends only when the decode lends its thread."""
+    for name in (TRANSPORTS, NET_DEVICES, ADAPTIVE):  # which a rank on the loopback has set for its process
+        monkeypatch.delenv(name, raising=False)
     with (
         bootstrap() as server,
         prefill_side(server.port, backend="nixl", rank_ip=routed_ip()) as prefill,
