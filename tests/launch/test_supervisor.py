@@ -17,10 +17,11 @@ from pdctl.fleet import listeners
 from pdctl.launch import procfs, run_health
 from pdctl.launch.deployment import OnDeath
 from pdctl.launch.run import EventKind, Run, StartStage, State
-from tests.launch.conftest import QUICK, Supervised, deploy, eventually
+from tests.launch.conftest import Supervised, deploy, eventually
 
 Launch = Callable[..., Supervised]
-AT_ONCE = 6.0  # seconds: less than the grace of an orderly end
+AT_ONCE = 40.0  # seconds: less than GRACE, which an orderly end may take
+GRACE = 90.0
 
 
 def alive(run: Run) -> list[int]:
@@ -116,7 +117,7 @@ def test_sigint_ends_a_run_that_a_shell_started_in_the_background(launch: Launch
 @pytest.mark.skipif(not procfs.LINUX, reason="finding every process needs /proc")
 def test_sigkill_of_the_supervisor_leaves_nothing(launch: Launch, tmp_path: Path) -> None:
     brood = tmp_path / "grandchild"
-    supervised = launch(deploy(faults={"prefill-0": ("--brood", str(brood), "--deaf")}))
+    supervised = launch(deploy(faults={"prefill-0": ("--brood", str(brood), "--deaf")}), grace=GRACE)
     run = supervised.serving()
     grandchild = int(brood.read_text())
     before = alive(run)
@@ -207,7 +208,7 @@ def test_restart_all_starts_every_process_again(launch: Launch) -> None:
 
 def test_a_run_that_was_killed_frees_its_ports(launch: Launch) -> None:
     deployment = deploy()
-    supervised = launch(deployment, QUICK)
+    supervised = launch(deployment, grace=GRACE)
     supervised.serving()
     supervised.process.kill()
     taken = [port.port for spec in deployment.specs for port in spec.ports]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from pdctl.engine.prefill.prefill_manager import PrefillManager
 from pdctl.engine.prefill.sender import Sender
 from pdctl.engine.transfer import select
 from pdctl.engine.transfer.transport import Transport
+from tests.engine.conftest import variables_of_one_process
 
 HOST = "127.0.0.1"
 PATIENCE = 60.0  # seconds; a busy machine is slow, never this slow
@@ -119,18 +119,6 @@ class Side:
 
     def until_drained(self, room: Sender | Receiver, seconds: float = PATIENCE) -> None:
         self.woken.wait(f"drained room {room.room}", lambda: room.drained, seconds)
-
-
-@contextlib.contextmanager
-def variables_of_one_process() -> Iterator[None]:
-    """UCX reads its variables here, once per rank: the next rank of this process may pretend to be on another host."""
-    before = {name: value for name, value in os.environ.items() if name.startswith("UCX_")}
-    try:
-        yield
-    finally:
-        for name in [name for name in os.environ if name.startswith("UCX_")]:
-            del os.environ[name]
-        os.environ.update(before)
 
 
 def open_side(
