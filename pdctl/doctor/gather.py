@@ -42,6 +42,20 @@ LONGEST = 3.0  # seconds for one answer of a bootstrap server
 COUNTED = frozenset({Sign.REQUEST_ANSWERED, Sign.READY})
 CUT = 300  # characters kept of a line
 CANARY = "pdctl-canary-"  # prefix of the request ids of fleet/canary_probe.py
+# Real requests: which are sent, and what they carry.
+WHOLE = 180.0  # seconds for all pairs together
+DRAIN = 10.0  # seconds within which the queues must become empty
+EXTRA_LEAST = 5.0  # seconds that an extra may take in any case
+EXTRA_TIMES = 10.0  # times as long as the pair's request that it may take
+BEYOND = 64  # tokens above a limit
+MOST_TOKENS = 1_000_000  # tokens; a limit above this is not tested with an over-long prompt
+# Kinds of canary that must not be sent to a release with that fault (engines/sglang/faults.py), because they end a
+# thread or a process of the prefill.
+HARM: dict[str, tuple[str, ...]] = {
+    "abort-kills-bootstrap-thread": (CANCEL, N2),
+    "samples-end-prefill": (N2,),
+}
+PLAIN_IDS = tuple(range(5, 17))  # for engines without a tokenizer: any valid ids will do
 
 
 def gather(request: Request, needs: frozenset[Needs] = EVERYTHING) -> Facts:
@@ -244,23 +258,6 @@ def count_signatures(events: Iterable[Event]) -> tuple[SignatureLine, ...]:
     return tuple(kept.values())
 
 
-WHOLE = 180.0  # seconds for all pairs together
-DRAIN = 10.0  # seconds within which the queues must become empty
-LEAST, MANY = (
-    5.0,
-    10.0,
-)  # an extra may take this many times as long as the pair's request, but at least these seconds
-BEYOND = 64  # tokens above a limit
-MOST_TOKENS = 1_000_000  # tokens; a limit above this is not tested with an over-long prompt
-# Kinds of canary that must not be sent to a release with that fault (engines/sglang/faults.py), because they end a
-# thread or a process of the prefill.
-HARM: dict[str, tuple[str, ...]] = {
-    "abort-kills-bootstrap-thread": (CANCEL, N2),
-    "samples-end-prefill": (N2,),
-}
-PLAIN_IDS = tuple(range(5, 17))  # for engines without a tokenizer: any valid ids will do
-
-
 def send(request: Request, facts: Facts) -> tuple[tuple[Canary, ...], tuple[HeldRequests, ...]]:
     """One request per pair, then the extras on the first pair that works, then what is left in the queues."""
     prefills, decodes = sides(facts)
@@ -289,7 +286,7 @@ def send(request: Request, facts: Facts) -> tuple[tuple[Canary, ...], tuple[Held
             kinds=kinds([one for one in facts.engines if one.endpoint.name in (prefill.name, decode.name)]),
             too_long=too_long([one for one in facts.engines if one.endpoint.name in (prefill.name, decode.name)]),
             prompt=prompt,
-            patience=min(request.canary_deadline, max(LEAST, MANY * working.seconds)),
+            patience=min(request.canary_deadline, max(EXTRA_LEAST, EXTRA_TIMES * working.seconds)),
             key=request.key,
         )
         request.progress(Progress("other canaries", len(more), len(more)))

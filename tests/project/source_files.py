@@ -23,6 +23,7 @@ class Import(NamedTuple):
 class SourceFile(NamedTuple):
     imports: tuple[Import, ...]
     classes: tuple[str, ...]
+    assigned: tuple[str, ...]  # in the body of the module, each as often as it is
 
 
 def statements(node: ast.AST, typed: bool = False) -> Iterator[tuple[ast.stmt, bool]]:
@@ -38,14 +39,22 @@ def statements(node: ast.AST, typed: bool = False) -> Iterator[tuple[ast.stmt, b
 
 def read(text: str) -> SourceFile:
     imports, classes = [], []
-    for node, typed in statements(ast.parse(text)):
+    tree = ast.parse(text)
+    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    assigned = [
+        name.id
+        for target in targets
+        for name in ast.walk(target)
+        if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
+    ]
+    for node, typed in statements(tree):
         if isinstance(node, ast.ClassDef):
             classes.append(node.name)
         elif isinstance(node, ast.Import):
             imports += [Import(alias.name, "", typed, 0) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             imports += [Import(node.module or "", alias.name, typed, node.level) for alias in node.names]
-    return SourceFile(tuple(imports), tuple(classes))
+    return SourceFile(tuple(imports), tuple(classes), tuple(assigned))
 
 
 @cache

@@ -53,3 +53,9 @@ def test_a_file_name_stands_for_one_file() -> None:
     found = file_names()
     assert len(found) > 200, "the files were found"
     assert not double(found), f"choose a name of its own for each: {sorted(double(found))}"
+
+
+def test_a_constant_of_a_module_has_one_value() -> None:
+    """The second of two would silently change what the first is used for."""
+    found = {str(path.relative_to(PACKAGE)): double(Counter(source.assigned)) for path, source in package().items()}
+    assert {path: names for path, names in found.items() if names} == {}
