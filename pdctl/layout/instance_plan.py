@@ -1,4 +1,7 @@
-"""What a plan is made of: instances, their processes, the router, and what passes between them."""
+"""What a plan is made of: instances, their processes, the router, and what passes between them; and the document of it.
+
+That is `pdctl.plan/1`, which `-o json` and `-o yaml` print: fields are added, never renamed.
+"""
 
 from __future__ import annotations
 

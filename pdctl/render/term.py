@@ -1,4 +1,5 @@
-"""What the terminal can do: width, colour, symbols; where answers go: stdout, or a file that is written atomically.
+"""What the terminal can do (width, colour, symbols), where answers go (stdout, or a file that is written atomically),
+and plain aligned columns: on a narrow terminal cells are folded or rows become lists, and nothing is cut.
 
 Text from outside (logs, servers' answers) must pass `visible` or `as_json`, so that nothing in it can control the
 terminal, or hide or reorder text.

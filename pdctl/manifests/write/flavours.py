@@ -1,4 +1,5 @@
-"""The kinds of object that create groups of pods: how each is written, and how its pods are told apart."""
+"""The pods of an instance, and the kinds of object that create groups of them: how each is written, and how its pods
+are told apart."""
 
 from __future__ import annotations
 
