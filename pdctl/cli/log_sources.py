@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 Run = option("--run", metavar="RUN", help="Logs of this run of `pdctl launch`; RUN.1: an earlier one.")
 Since = option("--since", metavar="TIME", help="Only lines since then: 2026-11-21T01:34:20, 01:34:20 or -10m.")
 Until = option("--until", metavar="TIME", help="Only lines until then.")
-Zone = option("--tz", metavar="ZONE", help="Zone of the logs' clocks and of the times shown; default: local.")
+Zone = option(
+    "--tz",
+    metavar="ZONE",
+    help="Zone of the logs' clocks and of the times shown; default: inferred from the logs, else local.",
+)
 Dialects = option(
     "--dialects",
     metavar="DIR",
@@ -81,6 +85,17 @@ def sources(paths: Sequence[str], run: str | None) -> Sources:
 
     files = launched.find(home(os.environ), run, OVER).log_files()
     return Sources(tuple(files.names), files.names, files.shown, files.lost, files.ended)
+
+
+def earlier(chosen: Sources) -> list[str]:
+    """The earlier runs (NAME.1, NAME.2, …) of the name whose logs were chosen, the latest first."""
+    shown = next(iter(chosen.shown.values()), "")
+    if not shown:
+        return []
+    from pdctl.launch.state import earlier_runs, home  # imported late: needed only where a room is not found
+
+    name = shown.split("/")[0]
+    return [f"{name}.{number}" for number in sorted(earlier_runs(home(os.environ) / "runs" / name), reverse=True)]
 
 
 def opened(chosen: Sources) -> tuple[Log, ...]:

@@ -21,6 +21,7 @@ from pdctl.units import flag_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pdctl.render.term import Term
     from pdctl.trace.room import RoomSummary
     from pdctl.trace.summaries import ListNotes
 
@@ -97,19 +98,15 @@ def command(
     known, notes = _read(sources, LogReading(since, until, tz, dialects, index), verbose, build)
     found = sorted((room for room in known if keep(room)), key=FIELDS[sort.value].key, reverse=reverse)  # type: ignore[arg-type]
     found = found[:limit]
+    said = notes.lines(listed=bool(known))
     with to_file(output_file) as stream:
         if output is RoomListForm.TEXT:
             render.show(found, stream, timezone(tz))
         else:
-            forms = {
-                RoomListForm.JSON: render.to_json,
-                RoomListForm.JSONL: render.to_jsonl,
-                RoomListForm.TSV: render.to_tsv,
-            }
-            stream.write(forms[output](found, stream))
+            stream.write(_document(output, found, said, stream))
     if output is RoomListForm.TEXT and term.out().tty:
         term.err().write(render.totals(found, len(known)))
-    for line in notes.lines(listed=bool(known)):
+    for line in said:
         term.err().write(f"note: {visible(line, term.err())}")
     return ExitCode.OK if known else _explain_empty_list(notes)
 
@@ -161,6 +158,12 @@ def _pair(text: str) -> tuple[str, str]:
     if not equals or key not in FILTERS:
         raise UsageError(f"--filter {text}: no such field", f"write KEY=VALUE with one of {', '.join(FILTERS)}")
     return key, value
+
+
+def _document(form: RoomListForm, found: Sequence[RoomSummary], notes: Sequence[str], stream: Term) -> str:
+    if form is RoomListForm.JSON:
+        return render.to_json(found, stream, notes)
+    return render.to_jsonl(found, stream) if form is RoomListForm.JSONL else render.to_tsv(found, stream)
 
 
 def _explain_empty_list(notes: ListNotes) -> ExitCode:

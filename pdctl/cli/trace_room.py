@@ -122,7 +122,7 @@ def command(
     if interrupted:
         reraise(signal.SIGINT)
     if not found:
-        raise _not_found(rooms[0], wanted.typed)
+        raise _not_found(rooms[0], wanted.typed, log_sources.earlier(sources))
     return exit_code(rooms)
 
 
@@ -240,8 +240,11 @@ def _unnamed(room: Room, typed: str = "") -> str:
     return f"no line of these logs names room {room.room}{read}"
 
 
-def _not_found(room: Room, typed: str = "") -> NotFoundError:
+def _not_found(room: Room, typed: str, runs: Sequence[str]) -> NotFoundError:
+    """runs: the earlier runs of the name whose logs were read."""
     hint = "`pdctl rooms` with the same paths lists the rooms there are"
+    if runs:
+        hint += f"; a room of an earlier run: --run {' or '.join(runs)}"
     if len(str(room.room)) == HEX:
         hint += f"; if it is hex, write 0x{room.room}"
     return NotFoundError(_unnamed(room, typed), hint)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pdctl.trace.room import Evidence
 
 SCHEMA = "pdctl.diagnose/1"
+NO_PAIR = "PD602"  # a router found no pair for a request
 ROOMS = 3  # rooms of a finding named in the text
 LINES = 4  # lines of evidence per finding
 
@@ -97,7 +98,9 @@ def _unserved(found: Diagnosis) -> str:
     """What the logs show instead of an answered request."""
     rooms = {outcome: count for outcome, count in found.tally.rooms.items() if count}
     if not rooms:
-        return "no line of these logs is about a request that was answered"
+        refused = next((each for each in found.remarks if each.code == NO_PAIR), None)
+        said = f"; {refused.instance} says {refused.lines} times: {refused.first.text.strip()}" if refused else ""
+        return f"no line of these logs is about a request that was answered{said}"
     seen = ", ".join(f"{rooms[outcome]} {outcome}" for outcome in MARKS if outcome in rooms)
     return f"of {_count(sum(rooms.values()), 'room')} in these logs none is known to have gone well ({seen})"
 

@@ -75,8 +75,9 @@ def to_tsv(found: Sequence[RoomSummary], term: Term) -> str:
     return "\n".join("\t".join(row) for row in (head, *(_fields(each, shown) for each in found)))
 
 
-def to_json(found: Sequence[RoomSummary], term: Term) -> str:
-    text = dumped({"schema": SCHEMA, "rooms": [document(each) for each in found]}, indent=2)
+def to_json(found: Sequence[RoomSummary], term: Term, notes: Sequence[str] = ()) -> str:
+    shown = [visible(note, None) for note in notes]
+    text = dumped({"schema": SCHEMA, "rooms": [document(each) for each in found], "notes": shown}, indent=2)
     return text if term.unicode else ascii_json(text)
 
 

@@ -195,3 +195,14 @@ def test_nothing_is_called_fine_where_lines_of_the_run_were_lost(verb: Verb, tmp
     assert verb("diagnose", "--run", "blue") == 4
     assert "nothing wrong was found in what was written" in verb.out
     assert "No space left on device (/var/log/pdctl)" in without_colour(verb.out.encode()).decode()
+
+
+def test_a_router_that_found_no_pair_is_quoted_where_nothing_was_answered(verb: Verb, tmp_path: Path) -> None:
+    """Usual while a deployment starts, so no finding; but it is what is known of the requests there were."""
+    (tmp_path / "router.log").write_text(
+        '2026-11-21 01:20:06 ERROR http_request{method=POST uri=/generate version=HTTP/1.1 module="smg" '
+        'request_id="gnt-5WSNt6aJlxw98QRXn9UKtFaB"}: smg::routers::http::pd_router: src/routers/http/pd_router.rs:170: '
+        "Failed to select PD pair error=No prefill workers available. Please check if prefill servers are configured.\n"
+    )
+    assert verb("diagnose", tmp_path / "router.log") == 4
+    assert "No prefill workers available" in verb.out.split("\n\n")[0]

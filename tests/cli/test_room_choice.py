@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.cli.log_sources import sources
+from pdctl.cli.log_sources import Sources, earlier, sources
 from pdctl.cli.trace_room import chosen, exit_code, number
 from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.render.term import to_file
@@ -69,6 +69,17 @@ def test_without_a_run_there_is_nothing_to_read(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("PDCTL_HOME", str(tmp_path))
     with pytest.raises(NotFoundError):
         sources([], None)
+
+
+def test_the_earlier_runs_of_a_name_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A room that no line of the run names may be in the logs of an earlier one."""
+    monkeypatch.setenv("PDCTL_HOME", str(tmp_path))
+    for name in ("blue", "blue.1", "blue.2", "blue.old", "bluebell.3"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    path = str(tmp_path / "runs/blue/logs/router.log")
+    chosen_run = Sources((path,), {path: "router"}, {path: "blue/logs/router.log"})
+    assert earlier(chosen_run) == ["blue.2", "blue.1"]
+    assert earlier(Sources(("router.log",), {})) == []
 
 
 @pytest.mark.parametrize(

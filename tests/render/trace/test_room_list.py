@@ -145,3 +145,10 @@ def test_a_room_without_an_end_lasted_at_least_so_long() -> None:
     assert row.endswith("no end")
     assert shown(tty=False, found=(mine,)).splitlines()[1].endswith("\tno end")
     assert json.loads(room_list.to_jsonl((mine,), samples.screen(tty=False)[0]))["at_least"] is True
+
+
+def test_json_has_the_notes_that_the_text_form_has() -> None:
+    term, _ = samples.screen(tty=False)
+    assert json.loads(room_list.to_json(FOUND, term, ("prefill-0 died: `pdctl diagnose` says what happened",)))[
+        "notes"
+    ] == ["prefill-0 died: `pdctl diagnose` says what happened"]
