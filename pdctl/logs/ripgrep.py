@@ -8,9 +8,9 @@ from the intended file, so the answer is the same with and without rg (tests/log
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
+import signal
 from functools import lru_cache
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from pdctl.logs.blocks import LINE
@@ -47,7 +47,8 @@ def able(parts: Sequence[LogPart]) -> bool:
 
 @lru_cache(maxsize=1)
 def program() -> str | None:
-    return shutil.which("rg")
+    files = (Path(folder, "rg") for folder in os.get_exec_path())  # shutil loads bz2 and lzma
+    return next((str(file) for file in files if file.is_file() and os.access(file, os.X_OK)), None)
 
 
 def hits(wanted: Sequence[Wanted]) -> dict[LogPart, tuple[LineHit, ...]] | None:
@@ -69,17 +70,31 @@ def _places(wanted: Sequence[Wanted]) -> dict[bytes, list[tuple[int, int]]] | No
     texts = dict.fromkeys(term.text for each in wanted for term in each.terms)
     patterns = [word for text in texts for word in ("-e", os.fsdecode(text))]
     command = [program() or "rg", *_FLAGS, *patterns, "--", *(each.part.path for each in wanted)]
+    source, sink = os.pipe()
     try:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        pid = _started(command, sink)
     except OSError:
+        os.close(source)
         return None
-    assert process.stdout is not None
-    with process:
-        _bound(process.pid)
-        found = _collected(process.stdout)
-        if found is None:
-            process.kill()
-    return found if process.returncode in (0, 1) else None
+    finally:
+        os.close(sink)
+    with open(source, "rb") as stream:  # noqa: PTH123 - a descriptor
+        found = None
+        try:
+            _bound(pid)
+            found = _collected(stream)
+        finally:
+            if found is None:
+                os.kill(pid, signal.SIGKILL)
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return found if code in (0, 1) else None
+
+
+def _started(command: list[str], sink: int) -> int:
+    """Its process id. Not by subprocess: loading that takes a third of the time that rg needs for 300 MB."""
+    null = ((os.POSIX_SPAWN_OPEN, at, os.devnull, os.O_RDWR, 0) for at in (0, 2))
+    actions = [(os.POSIX_SPAWN_DUP2, sink, 1), *null]
+    return os.posix_spawn(command[0], command, os.environ, file_actions=actions, setsigdef=(signal.SIGPIPE,))
 
 
 def _collected(stream: IO[bytes]) -> dict[bytes, list[tuple[int, int]]] | None:

@@ -141,11 +141,12 @@ class LogSearch:
         """Add hits to `found`; return the parts that were not read completely."""
         done = self._seen_by_rg(plans, found)
         jobs = [job for plan in plans for job in plan.jobs if not done or not plan.whole]
-        total = done + sum(_size(job) for job in jobs)
+        rest = sum(_size(job) for job in jobs)
+        total = done + rest
         if done and self._progress:
             self._progress(done, total)
         broken: set[Key] = set()
-        for each in scan.scan(jobs, scan.thread_count(total)):
+        for each in scan.scan(jobs, scan.thread_count(rest)):
             key = _key(each.span.part)
             if len(found[key]) + len(each.hits) > MOST_LINES:
                 self.notes[f"more than {MOST_LINES} lines of {each.span.part.path} match: the first are taken"] = None

@@ -321,9 +321,11 @@ def seek(part: LogPart, t: float, clock: Clock, after: bool = False) -> int:
 def _stamped(part: LogPart, start: int, end: int, clock: Clock) -> tuple[int, float | None]:
     """Offset and time of the first line with a stamp that begins in [start, end); (end, None) without one."""
     start = line_start(part, start)
-    for raw in lines(part, start, min(end, start + _FAR), LineNumbers(part)):
-        stamp = split(raw.line).stamp
-        instant = clock.read(stamp) if stamp else None
-        if instant is not None:
-            return raw.place.offset, instant.t
+    far = min(end, start + _FAR)
+    for behind in dict.fromkeys((min(far, start + PROBE), far)):  # nearly always the first line has one
+        for raw in lines(part, start, behind, LineNumbers(part)):
+            stamp = split(raw.line).stamp
+            instant = clock.read(stamp) if stamp else None
+            if instant is not None:
+                return raw.place.offset, instant.t
     return end, None
