@@ -9,8 +9,8 @@ ENTRIES: tuple[Entry, ...] = (
         "PD201",
         "bootstrap-port-null",
         Severity.ERROR,
-        "the router sends no bootstrap port for {instance|a prefill}: decode will dial {observed|its own port} "
-        "instead of {expected|the prefill's}",
+        "{sender|the router} sends no bootstrap port for {instance|a prefill}: decode will dial "
+        "{observed|its own port} instead of {expected|the prefill's}",
         "A router that was not told a prefill's bootstrap port sends null with every request, and the receiving "
         "decode replaces null by its own --disaggregation-bootstrap-port without a word. Where that is not the "
         "prefill's port, the room's page list goes to another prefill or to nobody: the prefill that got the "
@@ -30,7 +30,7 @@ ENTRIES: tuple[Entry, ...] = (
         "PD202",
         "bootstrap-port-wrong",
         Severity.ERROR,
-        "the router sends bootstrap port {observed|A} for {instance|a prefill}, which listens on {expected|B}",
+        "{sender|the router} sends bootstrap port {observed|A} for {instance|a prefill}, which listens on {expected|B}",
         "Decode dials the address it was sent. Nobody listens there, so it cannot learn the prefill's ranks: it "
         'logs "Could not fetch prefill parallel info from bootstrap_addr" (older releases: "Error fetching '
         'prefill parallel info", and some crash the scheduler), the request fails after its retries, and the '
@@ -96,8 +96,8 @@ ENTRIES: tuple[Entry, ...] = (
         "PD206",
         "bootstrap-port-is-http",
         Severity.ERROR,
-        "the router sends port {observed|A} for {instance|a prefill}: that is its HTTP port, the bootstrap server "
-        "listens on {expected|B}",
+        "{sender|the router} sends port {observed|A} for {instance|a prefill}: that is its HTTP port, the bootstrap "
+        "server listens on {expected|B}",
         "The engine's HTTP server answers 404 to a decode's GET /route, so no rank of the prefill can be found and "
         'every room fails with "Could not fetch prefill parallel info". The mistake hides because the port is '
         "open and answers /health with 200. It is right in one case alone: SGLANG_RUST_SERVER serves the bootstrap "

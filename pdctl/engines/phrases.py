@@ -17,6 +17,7 @@ HEARTBEAT_TRIES = 2  # failures in a row until a prefill is given up (SGLANG_DIS
 CLIENT_POLL = 4.0
 REFUSED = "refused"
 NO_ANSWER = "no answer"
+NO_ADDRESS = "not an address"  # of a bootstrap address that a request gave (pdctl's own engine)
 UNREGISTERED = "not fully registered"
 NOBODY_THERE = (REFUSED, "no connection", "reset")  # a worker that gives a bad answer is there
 CLOSED_BY_KERNEL = (REFUSED, "reset", "disconnected", "closed the connection")  # on behalf of a process that is gone

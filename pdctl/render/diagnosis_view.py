@@ -81,7 +81,7 @@ def _headline(found: Diagnosis, term: Term, zone: dt.tzinfo | None) -> list[str]
             parts.append(f"{names} died")
         parts += dict.fromkeys(f"{each.code} {each.slug}" for each in found.findings if each.grave)
         if found.tally.unexplained:
-            parts.append(f"{_count(len(found.tally.unexplained), 'room')} broke and no line says why")
+            parts.append(f"{_count(len(found.tally.unexplained), 'room')} broke without a known cause")
         mark, said = MARKS["failed"], "; ".join(parts) or f"{_count(found.tally.broken, 'room')} broke"
     sign = term.symbol(mark.symbol, mark.plain)
     began = [each.began for each in found.sources if each.began is not None]

@@ -220,7 +220,7 @@ class Case:
         for event in sorted(lines, key=lambda line: line.place.offset):
             if event.place.file == failed.place.file and event.place.offset > failed.place.offset and found:
                 break
-            address = parse_address(event.values["addr"]) if "addr" in event.values else _host_and_port(event)
+            address = _dialled_address(event)
             if address is not None and own in (None, address):  # other rooms' look-ups say nothing about this one
                 found[address] = event
         return next(iter(found.items())) if len(found) == 1 else None
@@ -245,6 +245,9 @@ class Case:
         refused = self.lines(failed.instance, (Sign.BOOTSTRAP_REFUSED,), since, failed.t)
         if any(_host_and_port(event) in (None, address) for event in refused):
             return None
+        dialled = self.lines(failed.instance, (Sign.BOOTSTRAP_DIALLED,), since, failed.t)
+        if any(_dialled_address(event) not in (None, address) for event in dialled):
+            return None  # an answer names no server, so it may be another one's
         said = self.lines(failed.instance, (Sign.BOOTSTRAP_ANSWERED,), since, failed.t)
         return (said[-1].values["status"], said[-1]) if said else None
 
@@ -417,6 +420,10 @@ def deaths_in(
 def _host_and_port(event: Event) -> HostPort | None:
     host, port = event.values.get("host"), numerals.whole(event.values.get("port"))
     return HostPort(host, port) if host and port is not None else None
+
+
+def _dialled_address(event: Event) -> HostPort | None:
+    return parse_address(event.values["addr"]) if "addr" in event.values else _host_and_port(event)
 
 
 def _attention_tp(facts: Mapping[str, str]) -> int | None:

@@ -58,7 +58,10 @@ class Evidence(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """The first thing that should have happened and did not. side: prefill, decode, router or client."""
+    """The first thing that should have happened and did not. side: prefill, decode, router or client.
+
+    side "": whoever sent the request, which no line tells.
+    """
 
     code: str
     slug: str
@@ -133,6 +136,9 @@ class ClockOffset(NamedTuple):
     offset_s: float | None
     uncertainty_s: float
     why: str
+
+
+HOW_IT_ENDED = "how it ended"  # what the line that shows the outcome says, as evidence
 
 
 class Room(NamedTuple):

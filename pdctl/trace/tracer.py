@@ -8,7 +8,7 @@ from pdctl.trace.attribution import Attribution, attribute
 from pdctl.trace.case import Case, SurroundingLines, warm_up
 from pdctl.trace.joins import NO_ATTEMPT, Joins, RequestCounts, cut_answers, joinable_rooms
 from pdctl.trace.observed_deployment import SEPARATE, ObservedDeployment, mixed_logs, parse_address
-from pdctl.trace.room import Evidence, Lane, MissingEvidence, Room, RoomOutcome, RoomStep, WrongPrefill
+from pdctl.trace.room import HOW_IT_ENDED, Evidence, Lane, MissingEvidence, Room, RoomOutcome, RoomStep, WrongPrefill
 from pdctl.trace.room_events import (
     PATIENCE,
     gather_room_events,
@@ -222,7 +222,7 @@ def _evidence(case: Case, verdict: Verdict, shown: Event | None, open_: bool) ->
     if case.who.arrived is not None:
         said += [(f"the KV cache reached it: {case.who.arrived.why}", event) for event in case.who.arrived.events]
     if shown is not None:
-        said.append(("how it ended", shown))
+        said.append((HOW_IT_ENDED, shown))
     if open_:
         said += queues_behind(case)
     for says, event in said:

@@ -13,7 +13,7 @@ from pdctl.package_data import data
 from pdctl.render.term import visible
 from pdctl.render.trace import wording
 from pdctl.render.trace.steps import ORDER, StepRow, collapsed, gap_name, gap_row, lanes, named
-from pdctl.render.trace.wording import MARKS, STRAY, describe_wrong_prefill, shortest
+from pdctl.render.trace.wording import MARKS, STRAY, describe_without_cause, describe_wrong_prefill, shortest
 from pdctl.trace.room import BROKEN
 
 if TYPE_CHECKING:
@@ -402,7 +402,7 @@ def _verdict(room: Room) -> Iterator[str]:
         yield f'<p class="head">{escaped(f"{cause.code} {cause.slug}: {cause.headline}")}</p>'
         yield f"<p>{escaped(cause.why)}</p>" if cause.why else ""
     else:
-        yield f'<p class="head">{escaped(f"{room.outcome.value}: {mark.said}")}</p>'
+        yield f'<p class="head">{escaped(f"{room.outcome.value}: {describe_without_cause(room)}")}</p>'
     wrong = room.wrong_prefill
     if wrong is not None:
         yield '<div class="contact">'

@@ -63,7 +63,7 @@ def document(room: Room) -> dict[str, object]:
             "slug": cause.slug,
             "headline": cause.headline,
             "why": cause.why,
-            "side": cause.side,
+            "side": cause.side or None,
             "instance": cause.instance or None,
         }
         if cause

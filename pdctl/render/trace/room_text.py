@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl.render.term import cells, fitted, padded, prose, table, wrapped
 from pdctl.render.trace import wording
 from pdctl.render.trace.steps import Lanes, collapsed, gap_name, gap_row, named
-from pdctl.render.trace.wording import MARKS, STRAY, Places, describe_wrong_prefill, escape_all
+from pdctl.render.trace.wording import MARKS, STRAY, Places, describe_without_cause, describe_wrong_prefill, escape_all
 from pdctl.trace.room import BROKEN
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def _headline(room: Room, term: Term) -> list[str]:
     mark, cause = MARKS[room.outcome.value], room.cause
     sign = term.symbol(mark.symbol, mark.plain)
     if cause is None:
-        return prose(term, f"{sign} {room.outcome.value}:", mark.said, mark.style, "bold")
+        return prose(term, f"{sign} {room.outcome.value}:", describe_without_cause(room), mark.style, "bold")
     head = prose(term, f"{sign} {cause.code} {cause.slug}:", cause.headline)
     lines = [term.style(line, mark.style, "bold") for line in head]
     return lines + prose(term, "why:", cause.why, "bold") if cause.why else lines
@@ -173,9 +173,10 @@ def _contact(room: Room, term: Term) -> list[str]:
     wrong = room.wrong_prefill
     if wrong is None:
         return []
-    router = next((lane.instance for lane in room.lanes if lane.role == "router"), "router")
+    known = "router" if room.cause is not None and room.cause.side == "router" else "unknown"
+    sender = next((lane.instance for lane in room.lanes if lane.role == "router"), known)
     legs = (
-        VerdictLeg(router, "POST", wrong.requested, describe_wrong_prefill(wrong)),
+        VerdictLeg(sender, "POST", wrong.requested, describe_wrong_prefill(wrong)),
         VerdictLeg(room.decode or "decode", "TransferInfo", wrong.contacted, STRAY, ("red",)),
     )
     line, head = term.symbol("─", "-"), term.symbol("▶", ">")

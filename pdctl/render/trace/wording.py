@@ -11,7 +11,8 @@ from math import floor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from pdctl.render.term import visible
+from pdctl.render.term import elided, visible
+from pdctl.trace.room import HOW_IT_ENDED, RoomOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -98,6 +99,9 @@ def _digits(seconds: float) -> int:
     return 3 if abs(seconds) < 10 else 2 if abs(seconds) < 100 else 1
 
 
+MOST_SAID = 240  # characters of a line quoted in a headline
+
+
 class OutcomeMark(NamedTuple):
     """plain: replaces `symbol` on an ASCII-only terminal. said: the text if there is no cause."""
 
@@ -109,13 +113,24 @@ class OutcomeMark(NamedTuple):
 
 MARKS = {
     "ok": OutcomeMark("✓", "+", "green", "the KV pages arrived and the decode finished"),
-    "failed": OutcomeMark("✗", "x", "red", "no line says why"),
-    "hung": OutcomeMark("✗", "x", "red", "no line says why"),
+    "failed": OutcomeMark("✗", "x", "red", "no known cause"),
+    "hung": OutcomeMark("✗", "x", "red", "no known cause"),
     "aborted": OutcomeMark("-", "-", "yellow", "the client left: nothing of the deployment failed"),
     "refused": OutcomeMark("-", "-", "yellow", "the request itself was refused: nothing of the deployment failed"),
     "incomplete": OutcomeMark("!", "!", "yellow", "the logs end before the room does"),
     "unknown": OutcomeMark("?", "?", "yellow", "the logs do not tell how the room ended"),
 }
+
+
+def describe_without_cause(room: Room) -> str:
+    """What to say of a room without a cause: of one that failed, the line in which one side gave it up."""
+    said = MARKS[room.outcome.value].said
+    ending = next((line for line in room.evidence if line.says == HOW_IT_ENDED), None)
+    if room.outcome is not RoomOutcome.FAILED or ending is None:
+        return said
+    return f"{said}; {ending.instance} gave it up with: {elided(ending.text.strip(), MOST_SAID)}"
+
+
 # Said of the prefill that the decode contacted if the request went to another one.
 STRAY = "has TransferInfo, never got the request"
 

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl.engines import numerals, phrases
 from pdctl.engines.base import Sign
 from pdctl.trace.case import Case, CauseFinding, Proof
-from pdctl.trace.observed_deployment import HostPort, on_hosts_of_their_own, parse_address, router_command, sent_address
+from pdctl.trace.observed_deployment import (
+    PLACEHOLDER,
+    HostPort,
+    on_hosts_of_their_own,
+    parse_address,
+    router_command,
+    sent_address,
+)
 from pdctl.trace.room_events import Conclusion, seconds_waited, shows_page_list
 
 if TYPE_CHECKING:
@@ -56,19 +63,47 @@ def _misled(
     }  # fmt: skip
     where = contacted.name if contacted else ""
     proofs = (*proofs, *said)
-    fix = router_command(case.deployment)
+    sender = _sender(case, requested, port)
+    fills["sender"] = sender.name
+    fix = sender.fix(case, requested)
     if port == "null":
-        why = f"{why}: the router sends no bootstrap port, and the decode puts in its own"
-        return CauseFinding("PD201", "router", why, proofs, name, fills, fix)
+        why = f"{why}: {sender.name} sends no bootstrap port, and the decode puts in its own"
+        return CauseFinding("PD201", sender.side, why, proofs, name, fills, fix)
     sent = numerals.whole(port)
     if sent is not None:
         fills["observed"] = port
         if own is not None and sent != own:
             swapped = sent == other and _listed_port(case, contacted)[0] == str(own)
-            code = "PD203" if swapped else "PD202"
-            why = f"{why}: the router sends port {port} for {name}, which listens on {own}"
-            return CauseFinding(code, "router", why, proofs, name, fills, fix)
-    return CauseFinding("PD701", "router", why, proofs, where, fills, fix)
+            code = "PD203" if swapped and sender.side else "PD202"
+            why = f"{why}: {sender.name} sends port {port} for {name}, which listens on {own}"
+            return CauseFinding(code, sender.side, why, proofs, name, fills, fix)
+    return CauseFinding("PD701", sender.side, why, proofs, where, fills, fix)
+
+
+class Sender(NamedTuple):
+    """Who sent the request, as far as lines show: "router", or `side` "" if it may have been anybody."""
+
+    side: str
+
+    @property
+    def name(self) -> str:
+        return "the router" if self.side else "an unknown sender (no router's line shows this request)"
+
+    def fix(self, case: Case, prefill: ObservedInstance | None) -> str:
+        if self.side:
+            return router_command(case.deployment)
+        name = prefill.name if prefill else "the prefill that gets it"
+        port = prefill.bootstrap_port if prefill and prefill.bootstrap_port else f"{PLACEHOLDER}{name}>"
+        return f"send both legs with bootstrap_port {port}; a router does so with --prefill <URL of {name}> {port}"
+
+
+def _sender(case: Case, prefill: ObservedInstance | None, port: str) -> Sender:
+    """The router if its lines name the room, can be about it, or list this port ("null" or digits) for this prefill."""
+    attempts = [one for one in case.joined.attempts if not one.lost]
+    shown = case.room_events.by("router") or attempts or case.who.url is not None
+    listed = (one.port for one, _ in _listed(case, prefill))
+    same = any(port in ("", "null" if each is None else str(each)) for each in listed)
+    return Sender("router" if shown or same else "")
 
 
 def _sent(case: Case, instance: ObservedInstance | None) -> tuple[str, tuple[Proof, ...]]:
@@ -106,6 +141,8 @@ def unreachable(case: Case) -> CauseFinding | None:
     failed = case.decode_failed
     if failed is None or not failed.proves(Sign.GAVE_UP_UNMET) or failed.t is None:
         return None
+    if phrases.NO_ADDRESS in failed.text:
+        return _no_address(case, failed)
     found = case.dialled(failed)
     if found is None:
         return None
@@ -125,18 +162,30 @@ def unreachable(case: Case) -> CauseFinding | None:
         "instance": name, "prefill": name, "observed": str(address), "expected": str(own or "its own port"),
         "url": case.who.url or "", "port": str(own or ""),
     }  # fmt: skip
-    fix = router_command(case.deployment)
+    sender = _sender(case, asked, port if port == "null" else str(address.port))
+    fills["sender"] = sender.name
+    fix = sender.fix(case, asked)
     if port == "null":
-        why = f"the router sends no bootstrap port, the decode puts in its own, and nobody listens on {address}"
-        return CauseFinding("PD201", "router", why, (*proofs, *said), name, fills, fix)
+        why = f"{sender.name} sends no bootstrap port, the decode puts in its own, and nobody listens on {address}"
+        return CauseFinding("PD201", sender.side, why, (*proofs, *said), name, fills, fix)
     if own is not None and address.port != own:
         fills["observed"] = str(address.port)
         code = "PD206" if asked and asked.port == address.port else "PD202"
         why = f"the decode was sent to port {address.port}, {name}'s bootstrap server listens on {own}"
-        return CauseFinding(code, "router", why, (*proofs, *said), name, fills, fix)
+        return CauseFinding(code, sender.side, why, (*proofs, *said), name, fills, fix)
     why = f"nothing listens at {address}, where the request sent the decode"
     fix = f"curl -sS http://{address}/health   # from the decode's host"
     return CauseFinding("PD205", "prefill", why, (*proofs, *said), name, fills, fix)
+
+
+def _no_address(case: Case, failed: Event) -> CauseFinding:
+    """What the request gave as the bootstrap address is none, so the decode dialled nobody."""
+    told = phrases.looked_up(failed.text) or "what the request gave"
+    sender = _sender(case, None, told)
+    why = f"the decode was sent to {told}, which is not an address (host:port); {sender.name} gave it"
+    fills = {"instance": "the request", "observed": f"{told} is not an address"}
+    fix = "send bootstrap_host as a host name or IP address alone, without user, scheme or port"
+    return CauseFinding("PD205", sender.side, why, (Proof("the decode gave the room up", failed),), "", fills, fix)
 
 
 def _unusable(case: Case, address: HostPort, answer: tuple[str, Event], failed: Event) -> CauseFinding | None:
@@ -158,10 +207,10 @@ def _unusable(case: Case, address: HostPort, answer: tuple[str, Event], failed: 
             "expected": str(asked.bootstrap_port),
             "port": str(asked.bootstrap_port),
         }
-        fills |= {"instance": asked.name, "prefill": asked.name, "url": case.who.url or ""}
+        sender = _sender(case, asked, port if port == "null" else str(address.port))
+        fills |= {"instance": asked.name, "prefill": asked.name, "url": case.who.url or "", "sender": sender.name}
         why = f"{address} answered {status}, and {asked.name}'s bootstrap server listens on {asked.bootstrap_port}"
-        fix = router_command(case.deployment)
-        return CauseFinding(code, "router", why, (*proofs, *said), asked.name, fills, fix)
+        return CauseFinding(code, sender.side, why, (*proofs, *said), asked.name, fills, sender.fix(case, asked))
     return None
 
 
