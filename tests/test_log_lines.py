@@ -13,7 +13,7 @@ import pytest
 
 from pdctl.engines.base import Sign
 from pdctl.engines.prefix import SGLANG, split
-from pdctl.engines.speech import speech
+from pdctl.engines.row_matching import speech
 from pdctl.log_lines import LogStream, escaped, rid_problem, traceback_text, word
 from pdctl.router import log
 from tests.cases import for_each

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pdctl import user_files
-from pdctl.engines import vocabulary
+from pdctl.engines import user_rows
 from pdctl.errors import UsageError
 from pdctl.logs.source import open_logs
 from pdctl.manifests import read as manifests
@@ -61,7 +61,7 @@ def test_every_reader_gives_a_silent_pipe_up(fifo: Path) -> None:
     with pytest.raises(UsageError, match="nothing was written to it within"):
         manifests.text_of(str(fifo))
     with pytest.raises(UsageError, match="nothing was written to it within"):
-        vocabulary.load(fifo.parent)
+        user_rows.load(fifo.parent)
     report = ProblemReport()
     assert resolve.read_file(fifo, report) is None
     assert "nothing was written to it within" in report.listed()[0].message

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from pdctl.cli.log_sources import read_speech
 from pdctl.cli.parameters import argument, option
 from pdctl.engines.identify import identify
-from pdctl.engines.speech import adapter, adapters, survey
+from pdctl.engines.row_matching import adapter, adapters, survey
 from pdctl.engines.versions import resolve
 from pdctl.errors import ExitCode, UsageError
 from pdctl.render import dialect as render

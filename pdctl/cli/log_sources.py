@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from pdctl.engines.speech import Speech
+    from pdctl.engines.row_matching import Speech
     from pdctl.logs.library import Library
     from pdctl.logs.part import LogPart
     from pdctl.logs.source import Log
@@ -131,10 +131,10 @@ def library(logs: tuple[Log, ...], reading: LogReading, progress: Callable[[int,
 def read_speech(dialects: Path | None) -> Speech:
     """The rows by which lines are read: those of a directory, if one is given, before pdctl's own."""
     if dialects is None:
-        from pdctl.engines.speech import speech
+        from pdctl.engines.row_matching import speech
 
         return speech()
-    from pdctl.engines.vocabulary import extended_speech
+    from pdctl.engines.user_rows import extended_speech
 
     return extended_speech(dialects)
 

@@ -20,7 +20,7 @@ from pdctl.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdctl.engines.speech import Said
+    from pdctl.engines.row_matching import Said
 
 
 class Phase(str, Enum):
@@ -277,7 +277,7 @@ class Adapter(NamedTuple):
 
 
 VARIABLE = "PDCTL_ENGINES"
-BRINGS = ("ADAPTER", "SURFACE")  # an engine's logs, and what it serves over HTTP (engines/surface.py)
+BRINGS = ("ADAPTER", "SURFACE")  # an engine's logs, and what it serves over HTTP (engines/reported_settings.py)
 
 
 def brought(modules: str, what: str) -> tuple[object, ...]:

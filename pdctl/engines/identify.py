@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals, versions
 from pdctl.engines.base import Level, Sign, Speaker
-from pdctl.engines.speech import adapter, adapters, hints
+from pdctl.engines.row_matching import adapter, adapters, hints
 from pdctl.engines.versions import V0_5_3, Span, Version, spell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from pdctl.engines.speech import Said, Speech
+    from pdctl.engines.row_matching import Said, Speech
     from pdctl.engines.versions import Span
 
 

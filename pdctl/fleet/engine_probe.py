@@ -1,12 +1,12 @@
-"""Probe engines: what each reports about itself on its HTTP port (engines/surface.py)."""
+"""Probe engines: what each reports about itself on its HTTP port (engines/reported_settings.py)."""
 
 from __future__ import annotations
 
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.engines.reported_settings import Surface, surfaces
 from pdctl.engines.sglang.endpoints import paths
-from pdctl.engines.surface import Surface, surfaces
 from pdctl.fleet import http_client, peer_json, prober
 from pdctl.fleet.deadline import Deadline, map_within
 from pdctl.fleet.observations import ObservedEngine, Reply

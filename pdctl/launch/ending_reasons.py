@@ -183,7 +183,7 @@ def _last_seconds(lines: Iterable[str], generation: int, ended: float) -> Iterat
 
 
 def _row(line: str) -> Row | None:
-    from pdctl.engines.speech import speech  # imported late: a run that ends normally never needs it
+    from pdctl.engines.row_matching import speech  # imported late: a run that ends normally never needs it
 
     said = None if COMMAND.search(line) else speech().match(line.encode())
     return None if said is None else said.row

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pdctl.engines.base import Sign
-from pdctl.engines.speech import literal
+from pdctl.engines.row_matching import literal
 from pdctl.errors import LimitError
 from pdctl.fleet import bootstrap_probe, canary_probe, http_client, router_probe
 from pdctl.fleet.canary_probe import Prompt, Side

@@ -127,7 +127,7 @@ def split_by_speaker(part: LogPart, note: Callable[[str], None]) -> tuple[Stream
 def _segments(part: LogPart) -> list[_Segment]:
     """Cut where time jumps back and at another process's start line; [] if there are too many segments."""
     from pdctl.engines.identify import identify  # late: a file with one log needs no dialect yet
-    from pdctl.engines.speech import speech
+    from pdctl.engines.row_matching import speech
 
     speaker = speech()
     found: list[_Segment] = []

@@ -12,7 +12,7 @@ from pdctl.engines import numerals
 from pdctl.engines.base import Level, Row, Speaker
 from pdctl.engines.prefix import SGLANG, Stamp, cut, split, stamp_of
 from pdctl.engines.routers import sglang_router
-from pdctl.engines.speech import Said, Speech, speaks_any
+from pdctl.engines.row_matching import Said, Speech, speaks_any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines.base import Sign
 from pdctl.engines.prefix import cut, spell
-from pdctl.engines.speech import speaks
-from pdctl.engines.speech import speech as shipped
+from pdctl.engines.row_matching import speaks
+from pdctl.engines.row_matching import speech as shipped
 from pdctl.logs import scan, window
 from pdctl.logs.blocks import LineNumbers
 from pdctl.logs.event import CachedSpeech, EventReader, Place, RawLine, is_incomplete, rejoined_lists
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pdctl.engines.base import Row, Speaker
     from pdctl.engines.identify import Identity
-    from pdctl.engines.speech import Speech
+    from pdctl.engines.row_matching import Speech
     from pdctl.logs.all_rooms import RoomSeen, ScannedPart
     from pdctl.logs.clock import Clock, Instant
     from pdctl.logs.event import Event

@@ -7,13 +7,13 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines import phrases
+from pdctl.engines import message_details
 from pdctl.engines.base import Sign
 from pdctl.engines.identify import Identity, identify
 from pdctl.engines.prefix import cut, split, stamp_of
 from pdctl.engines.routers.sglang_router import LIST_BYTES as LIST
 from pdctl.engines.routers.sglang_router import opens_list
-from pdctl.engines.speech import adapter
+from pdctl.engines.row_matching import adapter
 from pdctl.logs import window
 from pdctl.logs.blocks import SIZE, Buffer, LineNumbers
 from pdctl.logs.clock import DAY, Clock, LogTimes, infer_zones, offset_by_entries, undated_since, zone_of_offset
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pdctl.engines.base import Row
     from pdctl.engines.prefix import Stamp
-    from pdctl.engines.speech import Speech
+    from pdctl.engines.row_matching import Speech
     from pdctl.logs.clock import ZoneFound
     from pdctl.logs.event import Event, EventReader
     from pdctl.logs.part import LogPart
@@ -104,7 +104,7 @@ class LogSample:
             return int(away.total_seconds())
         entries = []
         for line in (*self.head, *self.rest):
-            entry = phrases.entry_of(line)
+            entry = message_details.entry_of(line)
             stamp = stamp_of(cut(line)) if entry is not None else None
             written = _UTC.read(stamp) if stamp is not None and stamp.year else None
             if entry is not None and written is not None:

@@ -246,7 +246,7 @@ def _of_one_unit(unit: list[_Strand]) -> list[_Strand]:
     If a process whose lines are known could belong to several servers, all become one `mixed` source.
     """
     from pdctl.engines.identify import identify  # late: only journals need it
-    from pdctl.engines.speech import speech
+    from pdctl.engines.row_matching import speech
 
     known = [identify(each.sink.first_bytes().split(b"\n"), speech()) for each in unit]
     servers: dict[tuple[str, int | None], list[_Strand]] = {}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from pdctl.engines import numerals
 from pdctl.engines.prefix import split
-from pdctl.engines.speech import Speech
+from pdctl.engines.row_matching import Speech
 from pdctl.logs.blocks import SIZE, Buffer, blocks
 from pdctl.logs.clock import Clock
 from pdctl.logs.part import open_part

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pdctl.engines.base import Row
     from pdctl.engines.identify import Identity
-    from pdctl.engines.speech import Survey
+    from pdctl.engines.row_matching import Survey
     from pdctl.engines.versions import Release, Span, Version
     from pdctl.render.term import Term
 

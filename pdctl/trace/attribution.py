@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
 from pdctl.engines.base import Phase, Sign
-from pdctl.engines.speech import adapter
+from pdctl.engines.row_matching import adapter
 from pdctl.trace.observed_deployment import HostPort, parse_address, sent_address
 from pdctl.trace.room_events import Conclusion, first_failure, is_answer, seconds_waited, shows_page_list, shows_request
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
-from pdctl.engines import numerals, phrases
+from pdctl.engines import message_details, numerals
 from pdctl.engines.base import Level, Phase, Sign
 from pdctl.engines.sglang.endpoints import FAKE_HOST
 from pdctl.logs.event import Event
@@ -207,7 +207,7 @@ class Case:
     def dialled(self, failed: Event) -> tuple[HostPort, Event] | None:
         """The address the decode could not reach while the room waited, and its line; None unless lines name one."""
         assert failed.t is not None
-        own = parse_address(failed.values.get("addr", "") or phrases.looked_up(failed.text) or "")
+        own = parse_address(failed.values.get("addr", "") or message_details.looked_up(failed.text) or "")
         if own is not None and failed.row.cause == "PD210":
             return None  # a rank's own port, which the bootstrap server gave
         if own is not None:
@@ -236,7 +236,9 @@ class Case:
 
     def answered(self, failed: Event, address: HostPort) -> tuple[str, Event] | None:
         """The status the bootstrap server at `address` answered the decode while the room waited, and its line."""
-        status = phrases.lookup_answer(failed.text) if phrases.looked_up(failed.text) == str(address) else ""
+        status = (
+            message_details.lookup_answer(failed.text) if message_details.looked_up(failed.text) == str(address) else ""
+        )
         if status:
             return status, failed
         span = self.room_events.span
@@ -328,7 +330,9 @@ def death_of(
         return None
     missed = [event for event in around.proving(*MISSES) if _missed(event, instance, deployment)]
     # Its launcher logs its end, but a moment later; a stopped process (SIGSTOP) accepts connections and closes none.
-    if instance.watched and not any(word in event.text for event in missed for word in phrases.CLOSED_BY_KERNEL):
+    if instance.watched and not any(
+        word in event.text for event in missed for word in message_details.CLOSED_BY_KERNEL
+    ):
         return None
     if not missed:
         return None
@@ -381,7 +385,7 @@ def _missed(event: Event, instance: ObservedInstance, deployment: ObservedDeploy
     """Whether another process tried to reach it where it listens, after its last line, and got no answer."""
     if event.t is None or instance.last is None or event.t < instance.last:
         return False
-    if event.proves(Sign.WORKER_UNWELL) and not any(word in event.text for word in phrases.NOBODY_THERE):
+    if event.proves(Sign.WORKER_UNWELL) and not any(word in event.text for word in message_details.NOBODY_THERE):
         return False
     return misses(event, instance, deployment)
 
@@ -398,7 +402,7 @@ def misses(event: Event, instance: ObservedInstance, deployment: ObservedDeploym
         return _is_same(deployment.at_url(url), instance)
     if event.proves(Sign.BOOTSTRAP_MISSED):
         address = parse_address(event.values.get("addr", ""))
-    elif event.proves(Sign.BOOTSTRAP_REFUSED) and phrases.REFUSED in event.text:
+    elif event.proves(Sign.BOOTSTRAP_REFUSED) and message_details.REFUSED in event.text:
         address = parse_address(f"{event.values.get('host', '')}:{event.values.get('port', '')}")
     else:
         return False

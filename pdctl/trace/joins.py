@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pdctl.engines import numerals
 from pdctl.engines.base import Sign
-from pdctl.engines.speech import adapter
+from pdctl.engines.row_matching import adapter
 from pdctl.trace.room_events import (
     GENERATES,
     PATIENCE,

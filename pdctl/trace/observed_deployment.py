@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pdctl.engines import numerals
 from pdctl.engines.base import Sign
-from pdctl.engines.speech import adapter
+from pdctl.engines.row_matching import adapter
 from pdctl.loopback import is_localhost, is_loopback
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from math import floor
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines import numerals, phrases
+from pdctl.engines import message_details, numerals
 from pdctl.engines.base import Phase, Sign
 from pdctl.trace.room import ClockOffset, Duration, LongestGap
 from pdctl.trace.room_events import seconds_waited
@@ -169,7 +169,7 @@ def _alike(one: Duration, other: Duration) -> bool:
 def transfer_measured(event: Event) -> tuple[float, float] | None:
     """Bytes and seconds of the transfer, from first byte to last, that the line measures; None if it measures none."""
     if event.proves(Sign.PREFILL_TIMES):
-        times = phrases.time_stats(event.values.get("times", ""), "prefill")
+        times = message_details.time_stats(event.values.get("times", ""), "prefill")
         return (times.bytes, times.transfer_seconds) if times.bytes and times.transfer_seconds else None
     size, seconds = numerals.real(event.values.get("bytes")), numerals.real(event.values.get("seconds"))
     return (size, seconds) if event.proves(Sign.TRANSFER_MEASURED) and size and seconds else None
@@ -178,17 +178,17 @@ def transfer_measured(event: Event) -> tuple[float, float] | None:
 def _times(event: Event, at: float | None) -> Iterator[Duration]:
     """One after the other from the moment the request came in, if the line says when that was."""
     role = "prefill" if event.proves(Sign.PREFILL_TIMES) else "decode"
-    times = phrases.time_stats(event.values.get("times", ""), role)
+    times = message_details.time_stats(event.values.get("times", ""), role)
     # The entry is on the clock of the line's own stamp, so it moves with it.
     start = None if times.entry is None or at is None or event.t is None else at + (times.entry - event.t)
     size = None if times.bytes is None else int(times.bytes)
     for name, seconds in times.parts:
-        measured = name == phrases.TRANSFER and event.role == "prefill" and size is not None
+        measured = name == message_details.TRANSFER and event.role == "prefill" and size is not None
         told = (size, times.speed) if measured else (None, None)
         yield Duration(name, event.instance, start, seconds, 0.0, *told)
         start = None if start is None else start + seconds
-    if times.transfer_seconds and phrases.TRANSFER not in dict(times.parts):
-        yield Duration(phrases.TRANSFER, event.instance, None, times.transfer_seconds, 0.0, size, times.speed)
+    if times.transfer_seconds and message_details.TRANSFER not in dict(times.parts):
+        yield Duration(message_details.TRANSFER, event.instance, None, times.transfer_seconds, 0.0, size, times.speed)
 
 
 def _duration(event: Event, name: str, seconds: float, at: float | None) -> Duration:

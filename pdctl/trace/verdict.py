@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines import numerals, phrases
+from pdctl.engines import message_details, numerals
 from pdctl.engines.base import Level, Phase, Sign
-from pdctl.engines.speech import adapter
+from pdctl.engines.row_matching import adapter
 from pdctl.trace.case import NEAR
 from pdctl.trace.causes import (
     bootstrap_lookups,
@@ -287,7 +287,7 @@ def _missing_evidence(case: Case, outcome: RoomOutcome, fix: str) -> Iterator[Mi
 
 def _missing_request(case: Case) -> Iterator[MissingEvidence]:
     deployment = case.deployment
-    if any(phrases.unreached_leg(event.text) == "prefill" for event in case.room_events.by("router")):
+    if any(message_details.unreached_leg(event.text) == "prefill" for event in case.room_events.by("router")):
         return  # no prefill got it: the router could not connect
     if case.who.url is not None and deployment.at_url(case.who.url) is None:
         yield MissingEvidence(f"the router sent the request to {case.who.url}, which none of these logs is", NO_LOG)

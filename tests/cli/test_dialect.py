@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pdctl.engines.identify import identify
-from pdctl.engines.speech import ROWS, speech, survey
+from pdctl.engines.row_matching import ROWS, speech, survey
 from pdctl.engines.versions import NEWEST, parse, spell
 from pdctl.render import dialect as render
 from pdctl.render.term import Term

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.engines.pdctl.engine import ROWS
+from pdctl.engines.pdctl.engine_lines import ROWS
 from tests import plain_http
 from tests.e2e.conftest import ROOT, Deployment, wait_for
 from tests.e2e.greedy import answers, prompts

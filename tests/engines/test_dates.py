@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines import versions
 from pdctl.engines.base import Speaker
+from pdctl.engines.row_matching import ROWS
 from pdctl.engines.sglang.logs import health, transfer_libraries
-from pdctl.engines.speech import ROWS
 from pdctl.engines.versions import SGLANG, spell
 from tests.cases import for_each
 from tools.read_release.rows import Templates, cost

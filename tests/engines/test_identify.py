@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pdctl.engines.base import Level, Speaker
 from pdctl.engines.identify import Identity, ListedPrefill, identify
-from pdctl.engines.speech import speech
+from pdctl.engines.row_matching import speech
 from pdctl.engines.versions import (
     OLDEST,
     V0_5_4,

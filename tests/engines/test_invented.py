@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from pdctl.engines import base
-from pdctl.engines.speech import speech
+from pdctl.engines.row_matching import speech
 from pdctl.errors import UsageError
 from tests.engines.invented.adapter import ROWS
 

@@ -9,7 +9,7 @@ from pdctl.catalogue import book
 from pdctl.engines.base import Row, Speaker
 from pdctl.engines.pattern import weaknesses
 from pdctl.engines.prefix import split
-from pdctl.engines.speech import ROWS, heads, lead, speech
+from pdctl.engines.row_matching import ROWS, heads, lead, speech
 from pdctl.engines.versions import SGLANG
 from tests.cases import for_each
 

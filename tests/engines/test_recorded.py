@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pdctl.engines.speech import speech
+from pdctl.engines.row_matching import speech
 from tests.cases import for_each
 from tests.engines.recorded import FILES, LOGS, lines
 

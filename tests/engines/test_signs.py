@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pdctl.engines.base import Phase, Row, Sign
-from pdctl.engines.speech import ROWS, Speech
+from pdctl.engines.row_matching import ROWS, Speech
 from tests.cases import for_each
 
 ROOT = Path(__file__).resolve().parents[2]

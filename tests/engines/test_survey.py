@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from pdctl.engines.speech import KEPT, speech, survey
+from pdctl.engines.row_matching import KEPT, speech, survey
 from tests.engines.recorded import FILES, lines
 
 

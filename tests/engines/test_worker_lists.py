@@ -6,7 +6,7 @@ import pytest
 
 from pdctl.engines.identify import ListedPrefill, identify
 from pdctl.engines.routers.sglang_router import LIST_BYTES, LIST_LINES, join_list, opens_list
-from pdctl.engines.speech import speech
+from pdctl.engines.row_matching import speech
 from tests.cases import for_each
 
 LINE = (

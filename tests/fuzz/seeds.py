@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pdctl.engines.speech import ROWS
+from pdctl.engines.row_matching import ROWS
 from tests.fuzz.edits import SEPARATOR
 
 DATA = Path(__file__).resolve().parents[1] / "data"

@@ -18,10 +18,10 @@ from pdctl.doctor import request as asking
 from pdctl.doctor.check import Depth, Facts, Report
 from pdctl.doctor.gather import gather
 from pdctl.doctor.request import Request
-from pdctl.engines import vocabulary
+from pdctl.engines import user_rows
 from pdctl.engines.identify import identify
 from pdctl.engines.prefix import split
-from pdctl.engines.speech import SHIPPED, Speech, speech
+from pdctl.engines.row_matching import SHIPPED, Speech, speech
 from pdctl.errors import NotProbedError, PdctlError, TopologyError, UsageError
 from pdctl.fleet import (
     address,
@@ -116,7 +116,7 @@ def dialect(data: bytes) -> None:
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         file = Path(folder) / "rows.yaml"
         file.write_bytes(data)
-        rows = vocabulary.load(Path(folder))
+        rows = user_rows.load(Path(folder))
         speech_of = Speech(rows)
         for row in rows:
             for noise in (b"", b" " * 3000, b"a" * 3000, b"1" * 3000, row.literal * (3000 // len(row.literal))):

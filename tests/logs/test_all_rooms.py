@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.engines.speech import speech
+from pdctl.engines.row_matching import speech
 from pdctl.logs import all_rooms
 from pdctl.logs.library import Library
 from pdctl.logs.source import open_logs

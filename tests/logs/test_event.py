@@ -4,7 +4,7 @@ import datetime as dt
 
 from pdctl.engines.base import Speaker
 from pdctl.engines.identify import Identity
-from pdctl.engines.speech import SHIPPED, speech
+from pdctl.engines.row_matching import SHIPPED, speech
 from pdctl.logs.clock import Clock
 from pdctl.logs.event import CachedSpeech, Event, EventReader, Place, RawLine
 from pdctl.logs.part import Compression, LogPart

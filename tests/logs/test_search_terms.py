@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.engines.speech import speech
+from pdctl.engines.row_matching import speech
 from pdctl.errors import UsageError
 from pdctl.logs import scan
 

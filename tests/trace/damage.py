@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines.speech import speech
+from pdctl.engines.row_matching import speech
 from pdctl.trace.tracer import Tracer
 from tests.trace.recordings import SCENARIOS, library, logs, truth
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pdctl.engines.speech import speech
+from pdctl.engines.row_matching import speech
 from pdctl.errors import NotFoundError
 from pdctl.trace import summaries
 from pdctl.trace.diagnose import diagnose

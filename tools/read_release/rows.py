@@ -12,7 +12,7 @@ from functools import cache
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pdctl.engines.speech import lead
+from pdctl.engines.row_matching import lead
 from tools.read_release.logs import HOLE
 
 try:

@@ -51,7 +51,9 @@ def signature(entry: Entry, facts: Facts) -> list[Finding] | Skipped | Unknown:
 @lru_cache(maxsize=1)
 def _signed() -> frozenset[str]:
     """The codes that some row names as its cause."""
-    from pdctl.engines.speech import speech  # late: it compiles all rows; a run that reads logs has done so already
+    from pdctl.engines.row_matching import (
+        speech,  # late: it compiles all rows; a run that reads logs has done so already
+    )
 
     return frozenset(row.cause for row in speech().rows if row.cause and not row.echo)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pdctl.engines.base import Adapter, Level, Row, Speaker
-from pdctl.engines.pdctl import engine, router
+from pdctl.engines.pdctl import engine_lines, router_lines
 
 _ROOM = r"room=(?P<room>\d+) "
 _SHAPES = (
@@ -106,15 +106,15 @@ PAIR_ROWS = (
 )  # fmt: skip
 
 
-ROUTER = Adapter(Speaker.PDCTL_ROUTER, (*router.ROWS, *PAIR_ROWS), kind="pdctl", names_address=True)
+ROUTER = Adapter(Speaker.PDCTL_ROUTER, (*router_lines.ROWS, *PAIR_ROWS), kind="pdctl", names_address=True)
 ENGINE = Adapter(
     Speaker.PDCTL_ENGINE,
-    engine.ROWS,
+    engine_lines.ROWS,
     Speaker.SGLANG,
-    at_info=engine.AT_INFO,
+    at_info=engine_lines.AT_INFO,
     names_every_room=True,
 )
-LAUNCHER = Adapter(Speaker.LAUNCHER, engine.LAUNCHER_ROWS)
+LAUNCHER = Adapter(Speaker.LAUNCHER, engine_lines.LAUNCHER_ROWS)
 
 
 PREFIX = "pdctl-canary-"

@@ -33,7 +33,7 @@ from pdctl.engines.versions import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdctl.engines.speech import Said
+    from pdctl.engines.row_matching import Said
 
 
 def _value(name: str) -> Callable[[Said], str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines import numerals, phrases
+from pdctl.engines import message_details, numerals
 from pdctl.engines.base import Sign
 from pdctl.trace.case import Case, CauseFinding, Proof
 from pdctl.trace.observed_deployment import (
@@ -141,7 +141,7 @@ def unreachable(case: Case) -> CauseFinding | None:
     failed = case.decode_failed
     if failed is None or not failed.proves(Sign.GAVE_UP_UNMET) or failed.t is None:
         return None
-    if phrases.NO_ADDRESS in failed.text:
+    if message_details.NO_ADDRESS in failed.text:
         return _no_address(case, failed)
     found = case.dialled(failed)
     if found is None:
@@ -180,7 +180,7 @@ def unreachable(case: Case) -> CauseFinding | None:
 
 def _no_address(case: Case, failed: Event) -> CauseFinding:
     """What the request gave as the bootstrap address is none, so the decode dialled nobody."""
-    told = phrases.looked_up(failed.text) or "what the request gave"
+    told = message_details.looked_up(failed.text) or "what the request gave"
     sender = _sender(case, None, told)
     why = f"the decode was sent to {told}, which is not an address (host:port); {sender.name} gave it"
     fills = {"instance": "the request", "observed": f"{told} is not an address"}
@@ -195,7 +195,7 @@ def _unusable(case: Case, address: HostPort, answer: tuple[str, Event], failed: 
     name = owner.name if owner else case.prefill.name if case.prefill else str(address)
     proofs = (Proof(f"{address} answered {status}", line), Proof("so the decode gave the room up", failed))
     fills = {"instance": name, "prefill": name, "observed": f"some ({status})", "expected": "its"}
-    if phrases.UNREGISTERED in line.text:
+    if message_details.UNREGISTERED in line.text:
         why = f"{address} answered {status}: not all ranks of {name} had registered"
         return CauseFinding("PD209", "prefill", why, proofs, name, fills)
     asked = case.prefill

@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from pdctl.engines import numerals, phrases
+from pdctl.engines import message_details, numerals
 from pdctl.engines.base import Phase, Sign
 from pdctl.engines.sglang import behaviour
 from pdctl.trace.case import NEAR, Case, CauseFinding, Proof
@@ -26,7 +26,7 @@ LEG_CODES = {"prefill": "PD713", "decode": "PD714"}
 def client_left(case: Case) -> CauseFinding | None:
     """The request was aborted from outside, before anything else went wrong."""
     events = case.room_events.events
-    gone = [event for event in events if event.proves(Sign.CLIENT_LEFT) or phrases.client_closed(event.text)]
+    gone = [event for event in events if event.proves(Sign.CLIENT_LEFT) or message_details.client_closed(event.text)]
     at_router = any(event.role == "router" for event in gone)
     if case.done is not None or case.who.crossed or not (case.failed or at_router) or not _sound(case):
         return None
@@ -104,12 +104,12 @@ def after(case: Case, gone: Iterable[Event], abort: Event) -> str:
         spent = numerals.real(event.values.get("total_ms"))
         if spent is not None:
             return f"{spent / 1000:.3g} s"
-        own = phrases.end_to_end(event.text) if phrases.client_closed(event.text) else None
+        own = message_details.end_to_end(event.text) if message_details.client_closed(event.text) else None
         if own is not None:
             return f"{own:.3g} s"
         if event.t is not None and began is not None:
             late = event.t - began
-            return f"{max(0.0, late - phrases.CLIENT_POLL):g} to {late:g} s"
+            return f"{max(0.0, late - message_details.CLIENT_POLL):g} to {late:g} s"
     seconds = abort.t - began if abort.t is not None and began is not None else 0.0
     return f"{seconds:g} s" if seconds else "some time"
 
@@ -157,10 +157,12 @@ def outlasted(case: Case) -> CauseFinding | None:
     """The router's own timeout expired while the decode was still writing the answer."""
     decode = case.decode
     written = [
-        (tokens, line) for line in case.room_events.by("decode") if (tokens := phrases.tokens_written(line.text))
+        (tokens, line)
+        for line in case.room_events.by("decode")
+        if (tokens := message_details.tokens_written(line.text))
     ]
     for event in case.room_events.by("router"):
-        overdue = phrases.overdue_leg(event.text)
+        overdue = message_details.overdue_leg(event.text)
         if overdue is None or overdue.leg != "decode" or event.t is None or decode is None or not written:
             continue
         if not decode.lived_past(event.t) or decode.name in case.deaths:
@@ -194,13 +196,13 @@ def refused(case: Case) -> CauseFinding | None:
     if case.failed:
         return None
     for event in case.room_events.by("router"):
-        found = phrases.leg_answer(event.text)
+        found = message_details.leg_answer(event.text)
         if found is not None:
             return _refused_leg(case, event, found)
     return None
 
 
-def _refused_leg(case: Case, event: Event, found: phrases.LegAnswer) -> CauseFinding:
+def _refused_leg(case: Case, event: Event, found: message_details.LegAnswer) -> CauseFinding:
     leg, url, status = found
     instance = case.deployment.at_url(url)
     name = instance.name if instance is not None else url
@@ -262,7 +264,7 @@ def sampled(case: Case) -> CauseFinding | None:
         came = [
             event for event in case.room_events.events if event.instance == name and event.proves(Sign.REQUEST_ARRIVED)
         ]
-        asked = [event for event in came if phrases.several_samples(event.text)]
+        asked = [event for event in came if message_details.several_samples(event.text)]
         dispatched = [event for event in case.room_events.by("router") if event.row.phase is Phase.DISPATCHED]
         one_request = len(came) == 1 or (not came and len(dispatched) == 1)
         if len(rids) < 2 or not case.failed or not (asked or (one_request and _overlap(case, name))):

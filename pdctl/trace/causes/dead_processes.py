@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.engines import phrases
+from pdctl.engines import message_details
 from pdctl.engines.base import Phase, Sign
 from pdctl.trace.case import NEAR, Case, CauseFinding, Proof, death_of, what_it_shows
 from pdctl.trace.causes.pairing import described
@@ -31,7 +31,7 @@ def router_gone(case: Case) -> CauseFinding | None:
     dispatched = any(event.instance == name for event in case.room_events.by("router"))
     for event in ends:
         assert event.t is not None
-        late = event.t > death.at + phrases.CLIENT_POLL + NEAR or event.row.phase is not Phase.ABORTED
+        late = event.t > death.at + message_details.CLIENT_POLL + NEAR or event.row.phase is not Phase.ABORTED
         # If the router names no room, only rooms dropped as it died are known to have been its own.
         if event.t < death.at - NEAR or (late and not dispatched):
             return None
@@ -80,7 +80,7 @@ def decode_gone(case: Case) -> CauseFinding | None:
         return described(death.of, case, (*missed, *waiting), f"{decode.name} crashed on it")
     why = f"{decode.name} was gone: {_reason_of(death)}"
     fills = {"decode": decode.name, "instance": decode.name, "observed": _reason_of(death)}
-    if broken and all(phrases.unreached_leg(event.text) for event in broken):
+    if broken and all(message_details.unreached_leg(event.text) for event in broken):
         fills["when"] = "before it got the room"
     return CauseFinding("PD704", "decode", why, (*missed, *waiting), decode.name, fills, fix_of_death(death))
 
@@ -94,7 +94,9 @@ def prefill_gone(case: Case) -> CauseFinding | None:
     death = gone[0]
     name = death.instance.name
     proofs = [Proof(what_it_shows(event, death), event) for event in death.evidence]
-    refused = [event for event in case.room_events.by("router") if phrases.unreached_leg(event.text) == "prefill"]
+    refused = [
+        event for event in case.room_events.by("router") if message_details.unreached_leg(event.text) == "prefill"
+    ]
     proofs += [Proof("so the router could not connect to it", event) for event in refused[:1]]
     proofs.append(Proof("so the decode gave the room up", failed))
     if death.of is not None and death.of.row.cause and not death.of.proves(Sign.ROOM_USED_UP):
@@ -184,7 +186,7 @@ def _in_time(case: Case, death: DeathProof) -> bool:
 def _legs_broken(case: Case) -> list[Event]:
     """The lines in which the router lost the decode, if every attempt that can be this room ended that way."""
     own = [event for event in case.room_events.by("router") if is_failure(event)]
-    if own and all(phrases.lost_leg(event.text) == "decode" for event in own):
+    if own and all(message_details.lost_leg(event.text) == "decode" for event in own):
         return own  # it names the room, which was one attempt
     lost = [[event for event in one.lines if event.proves(Sign.DECODE_LEG_BROKE)] for one in case.joined.attempts]
     return [events[0] for events in lost] if lost and all(lost) else []
@@ -223,7 +225,7 @@ def fix_of_death(death: DeathProof) -> str:
     if line is None:
         return f"{KERNEL}   # on the host of {name}; on Kubernetes: kubectl describe pod"
     if not line.values.get("signal"):  # it was lost
-        node = phrases.lost_node(line.text)
+        node = message_details.lost_node(line.text)
         return f"scontrol show node {node}" if node else "sinfo -R"
     if line.values.get("signal") == "SIGKILL":
         return f"{KERNEL}   # on the host of {name}: a line there is the OOM killer's"

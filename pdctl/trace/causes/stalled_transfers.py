@@ -7,7 +7,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines import phrases
+from pdctl.engines import message_details
 from pdctl.engines.base import Phase, Sign
 from pdctl.trace.case import MISSES, NEAR, Case, CauseFinding, Proof, misses
 from pdctl.trace.room_events import seconds_waited
@@ -166,7 +166,7 @@ def _met(case: Case) -> Iterator[ObservedInstance]:
 def _handed_over(case: Case) -> bool:
     """Whether the decode had the KV cache before the room ended, and the router awaited no answer of the prefill."""
     arrived = any(event.proves(Sign.CACHE_ARRIVED) for event in case.room_events.by("decode"))
-    overdue = [leg for event in case.room_events.by("router") if (leg := phrases.overdue_leg(event.text))]
+    overdue = [leg for event in case.room_events.by("router") if (leg := message_details.overdue_leg(event.text))]
     return arrived and not any(one.leg == "prefill" for one in overdue)
 
 
@@ -198,7 +198,7 @@ def _believed(suspects: Sequence[Suspect], one: Suspect) -> Suspect:
 
 def _unregistered(event: Event, one: ObservedInstance, case: Case) -> bool:
     """Whether the decode could connect to one of its ranks but got no answer."""
-    if event.row.cause != "PD210" or phrases.NO_ANSWER not in event.text:
+    if event.row.cause != "PD210" or message_details.NO_ANSWER not in event.text:
         return False
     prefill = case.who.contacted or case.who.requested
     return prefill is not None and prefill.value == one.name
@@ -211,11 +211,11 @@ def _unanswered(event: Event, one: ObservedInstance, case: Case, began: float, e
     """
     if event.room not in (None, case.room_events.room):
         return False
-    if event.t is None or event.t < began - NEAR or event.instance == one.name or phrases.REFUSED in event.text:
+    if event.t is None or event.t < began - NEAR or event.instance == one.name or message_details.REFUSED in event.text:
         return False
     if not misses(event, one, case.deployment):
         return False
-    first = event.t - (phrases.failed_checks(event.text) or 0) * phrases.HEARTBEAT_INTERVAL
+    first = event.t - (message_details.failed_checks(event.text) or 0) * message_details.HEARTBEAT_INTERVAL
     if event.proves(Sign.HEARTBEATS_LOST):
         first = _first_miss(event, event.t, case)
     return first <= ended + NEAR
@@ -229,7 +229,7 @@ def _first_miss(event: Event, t: float, case: Case) -> float:
         if other.t is not None
         and (other is event or other.instance == event.instance)
         and (other is event or other.values.get("addr") == event.values.get("addr"))
-        and t - 2 * phrases.HEARTBEAT_TRIES * phrases.HEARTBEAT_INTERVAL <= other.t <= t
+        and t - 2 * message_details.HEARTBEAT_TRIES * message_details.HEARTBEAT_INTERVAL <= other.t <= t
     )
 
 
@@ -273,7 +273,7 @@ def _ran(case: Case, one: ObservedInstance) -> bool:
 def _overdue(case: Case, one: ObservedInstance, silence: Silence) -> Event | None:
     """Its own timeout of this room after the silence, if it came late and the process ran for little of the limit."""
     for event in case.room_events.events:
-        spent = phrases.timed_out(event.text)
+        spent = message_details.timed_out(event.text)
         if event.instance != one.name or event.t is None or event.t < silence.until or spent is None:
             continue
         limit = _limit(case, event, spent)
@@ -283,14 +283,14 @@ def _overdue(case: Case, one: ObservedInstance, silence: Silence) -> Event | Non
     return None
 
 
-def _limit(case: Case, event: Event, spent: phrases.TimedOut) -> float | None:
+def _limit(case: Case, event: Event, spent: message_details.TimedOut) -> float | None:
     """Seconds after which this process gives up a room: as the line says, or its shortest other timeout; else None.
 
     SGLang's lines do not name the limit, but none of them is written before it has passed.
     """
     if spent.limit is not None:
         return spent.limit
-    others = (phrases.timed_out(other.text) for other in case.around if other.instance == event.instance)
+    others = (message_details.timed_out(other.text) for other in case.around if other.instance == event.instance)
     return min(
         (other.seconds for other in others if other and other.seconds and other.state == spent.state), default=None
     )
@@ -348,7 +348,7 @@ MESSAGES: tuple[tuple[Callable[[Event], bool], Callable[[Event], bool]], ...] = 
     (lambda event: event.row.phase is Phase.DISPATCHED, _is(Sign.REQUEST_ARRIVED)),
     (  # the router closes this leg's connection when the other leg fails
         lambda event: event.role == "router" and event.row.phase is Phase.FAILED,
-        lambda event: event.role != "router" and phrases.CLIENT_CLOSED in event.text,
+        lambda event: event.role != "router" and message_details.CLIENT_CLOSED in event.text,
     ),
 )
 
@@ -363,7 +363,7 @@ def _finding(found: Suspect, failed: Event) -> CauseFinding:
         proofs.append(Proof(f"{name}'s last line before {seconds:.0f} s of silence", silence.after))
         proofs += [Proof(f"{name}'s first line after it", silence.before)] if silence.before is not None else []
         if found.overdue is not None:
-            spent = phrases.timed_out(found.overdue.text)
+            spent = message_details.timed_out(found.overdue.text)
             told.append(f"its own time-out came only after {spent.seconds if spent else '?'} s")
         fix = STOPPED.format(name)
         why = f"{name} stood still while the room waited for it: {' and '.join(told)}"
@@ -376,7 +376,7 @@ def _finding(found: Suspect, failed: Event) -> CauseFinding:
 
 
 def _describe_missed(event: Event) -> str:
-    counted = phrases.failed_heartbeats(event.text)
+    counted = message_details.failed_heartbeats(event.text)
     if counted is not None:
         return f"{counted} heartbeats of {event.instance} failed"
     return f"{event.instance} says: {event.text.strip()[:100]}"

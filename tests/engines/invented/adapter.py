@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pdctl.engines.base import Adapter, Level, Phase, Row, Sign, Speaker
-from pdctl.engines.surface import Surface
+from pdctl.engines.reported_settings import Surface
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdctl.engines.base import Level, Phase, Sign, Speaker
+from pdctl.engines.user_rows import extended_speech, load
 from pdctl.engines.versions import NEWEST, Span, spell
-from pdctl.engines.vocabulary import extended_speech, load
 from pdctl.errors import UsageError
 
 GOOD = r"""

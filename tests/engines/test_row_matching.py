@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdctl.engines.base import Level, Phase, Row, Speaker
-from pdctl.engines.speech import ROWS, Said, Speech, heads, lead, speech
+from pdctl.engines.row_matching import ROWS, Said, Speech, heads, lead, speech
 from tests.cases import for_each
 
 ENGINE = frozenset({Speaker.PDCTL_ENGINE})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl import user_files
 from pdctl.engines import pattern, versions
 from pdctl.engines.base import Level, Phase, Row, Sign, Speaker
-from pdctl.engines.speech import Speech, adapters, rows
+from pdctl.engines.row_matching import Speech, adapters, rows
 from pdctl.engines.versions import V0_5_3, Span, Version
 from pdctl.errors import UsageError
 from pdctl.suggestions import similar
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import yaml
+
 
 REQUIRED = ("id", "speaker", "level", "literal", "pattern", "example")
 OPTIONAL = ("role", "since", "until", "phase", "backend", "cause", "echo", "needs", "proves", "reached")

@@ -1,6 +1,7 @@
-"""Phrases in log lines, wherever they occur: reasons travel from engine to router and into answers.
+"""What a message says beyond its row: reasons, statuses and times, wherever they occur in a line.
 
-From sglang 0.5.3 to 0.5.23, sglang-router, smg, pdctl's own engine and router, and the kernel errors they quote.
+Reasons travel from engine to router and into answers. From sglang 0.5.3 to 0.5.23, sglang-router, smg, pdctl's own
+engine and router, and the kernel errors they quote.
 """
 
 from __future__ import annotations
