@@ -188,7 +188,6 @@ _CLIENTS = (
 _HEAD = re.compile(rb"\[?20(?:\d{1,2}(?:-(?:\d{1,2}(?:-(?:\d{1,2}(?:[T ][\d:.,]{0,15})?)?)?)?)?)?")
 _STYLE = re.compile(rb"\x1b\[([0-9;]{0,12})m")
 _CUT_STYLE = re.compile(rb"\x1b(?:\[[0-9;]{0,12})?$")
-_PAIRS = ((b"(", b")"), (b"[", b"]"), (b"{", b"}"))
 
 
 def rejoined_lists(raws: Iterable[RawLine]) -> Iterator[RawLine]:
@@ -270,7 +269,8 @@ def is_incomplete(line: bytes) -> bool:
     text = parts.line  # without the collector's part
     if not text[parts.at :].strip() or text.count(b'"') % 2:
         return True
-    return any(text.count(left) != text.count(right) for left, right in _PAIRS)
+    count = text.count  # a router's head of a MiB has thousands of lines
+    return count(b"(") != count(b")") or count(b"[") != count(b"]") or count(b"{") != count(b"}")
 
 
 def _is_text(line: bytes) -> bool:

@@ -258,15 +258,42 @@ class _Bisected:
 
     def __init__(self, part: LogPart, clock: Clock) -> None:
         self._part, self._clock = part, clock
+        self._probed: dict[int, tuple[int, float | None]] = {}  # a room's times have most of the way in common
 
     def before(self, t: float) -> int:
-        return seek(self._part, t, self._clock)
+        """A line start at most PROBE bytes before the first stamp of at least `t`."""
+        return self._around(t)[0]
 
     def behind(self, t: float) -> int:
-        return seek(self._part, t, self._clock, after=True)
+        """A line start near that stamp, but not before it."""
+        return line_start(self._part, self._around(t)[1])
 
     def line_start(self, offset: int) -> int:
         return line_start(self._part, offset)
+
+    def _around(self, t: float) -> tuple[int, int]:
+        low, high = 0, self._part.size
+        while high - low > PROBE:
+            middle = (low + high) // 2
+            if middle not in self._probed:
+                self._probed[middle] = self._stamped(middle)
+            offset, found = self._probed[middle]
+            if found is None or found >= t or offset >= high:
+                high = middle
+            else:
+                low = offset
+        return low, high
+
+    def _stamped(self, start: int) -> tuple[int, float | None]:
+        """Offset and time of the first line with a stamp within _FAR of `start`; the time is None without one."""
+        start = line_start(self._part, start)
+        for end in (start + PROBE, start + _FAR):  # nearly always the first line has one
+            for raw in lines(self._part, start, end, LineNumbers(self._part)):
+                stamp = split(raw.line).stamp
+                instant = self._clock.read(stamp) if stamp else None
+                if instant is not None:
+                    return raw.place.offset, instant.t
+        return start, None
 
 
 class _Passed:
@@ -303,29 +330,3 @@ def _first_stamp(text: bytes, clock: Clock) -> float | None:
         if instant is not None:
             return instant.t
     return None
-
-
-def seek(part: LogPart, t: float, clock: Clock, after: bool = False) -> int:
-    """A line start near the first stamp of at least `t`: at most PROBE bytes before it, or after it with `after`."""
-    low, high = 0, part.size
-    while high - low > PROBE:
-        middle = (low + high) // 2
-        offset, found = _stamped(part, middle, high, clock)
-        if found is None or found >= t:
-            high = middle
-        else:
-            low = offset
-    return line_start(part, high) if after else low
-
-
-def _stamped(part: LogPart, start: int, end: int, clock: Clock) -> tuple[int, float | None]:
-    """Offset and time of the first line with a stamp that begins in [start, end); (end, None) without one."""
-    start = line_start(part, start)
-    far = min(end, start + _FAR)
-    for behind in dict.fromkeys((min(far, start + PROBE), far)):  # nearly always the first line has one
-        for raw in lines(part, start, behind, LineNumbers(part)):
-            stamp = split(raw.line).stamp
-            instant = clock.read(stamp) if stamp else None
-            if instant is not None:
-                return raw.place.offset, instant.t
-    return end, None
