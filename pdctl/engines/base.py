@@ -80,6 +80,7 @@ class Sign(str, Enum):
     RANK_LISTENS = "rank-listens", "the same, as the rank itself says it"
     AGENT_NAMED = "agent-named", "the rank's name in the transfer library: `agent`"
     RUNNING = "running", "how many requests a decode has: `running`, `prealloc`, `transfer`"
+    SLOTS_HELD = "slots-held", "a decode lets `count` rooms wait: `held` slots are those of rooms without KV cache"
     DRAINED = "drained", "it ends, and has `left` requests, `rids` of them"
     SERVES = "serves", "what a decode writes only once it has done something for a room"
     ORDERED_TO_END = "ordered-to-end", "somebody told it to end"

@@ -189,6 +189,12 @@ class Case:
     def router(self) -> RouterWorkers | None:
         return self.deployment.routers[0] if len(self.deployment.routers) == 1 else None
 
+    @property
+    def routed(self) -> bool:
+        """Whether a router's line names the room, or is about an attempt that can be the room."""
+        attempts = any(not one.lost for one in self.joined.attempts)
+        return bool(self.room_events.by("router")) or attempts or self.who.url is not None
+
     def with_requested(self, asked: Conclusion) -> Case:
         """The same case, with `asked` as the prefill that had the request."""
         who = self.who._replace(requested=asked)

@@ -61,6 +61,15 @@ class ObservedInstance(NamedTuple):
     final: tuple[Event, ...]
     watched: bool = False
 
+    @property
+    def names_every_room(self) -> bool:
+        known = adapter(self.identity.speaker)
+        return known is not None and known.names_every_room
+
+    @property
+    def logs_every_request(self) -> bool:
+        return self.identity.log_requests or self.names_every_room
+
     def listens_on(self, host: str) -> bool | None:
         """Whether `host` is this process's address; None if it listens on every address and names none."""
         if any(same_host(host, known) for known in self.hosts):
@@ -342,7 +351,12 @@ class HostPort(NamedTuple):
 
 
 def parse_address(text: str) -> HostPort | None:
-    """Parse `127.0.0.1:8998`, `[::1]:8998`, `http://host:30000/` or `tcp://host:1`; None for other text."""
+    """Parse `127.0.0.1:8998`, `[::1]:8998`, `http://host:30000/` or `tcp://host:1`; None for other text.
+
+    A bootstrap address has no scheme and no user: what stands before an `@` came with a request, and no host is known.
+    """
+    if "@" in text and "://" not in text:
+        return None
     try:
         parts = urlsplit(text if "://" in text else f"//{text}")
         return HostPort(parts.hostname, parts.port) if parts.hostname else None

@@ -321,13 +321,8 @@ def _nobody(case: Case) -> bool:
     if failed is not None and step_reached(failed) is Phase.PREALLOC:
         return True
     prefills = case.deployment.prefills
-    told = bool(prefills) and all(_names_every_room(one) for one in prefills)
+    told = bool(prefills) and all(one.names_every_room for one in prefills)
     return told or _decode_was_dead(case)
-
-
-def _names_every_room(one: ObservedInstance) -> bool:
-    known = adapter(one.identity.speaker)
-    return known is not None and known.names_every_room
 
 
 def _decode_was_dead(case: Case) -> bool:

@@ -315,9 +315,10 @@ ROWS = (
     ),
     Row(
         "slots-held-by-late-rooms", ENGINE, Level.WARNING, "decode", b" slot for ",
-        r"No slot for (?P<count>\d+) room\(s\): (?P<held>\d+) of \d+ are held by rooms without (?P<reason>.*)",
+        r"No slot for (?P<count>\d+) room\(s\): (?P<held>\d+ of \d+) are held by rooms without (?P<reason>.*)",
         "[2026-11-23 19:58:31.171] No slot for 12 room(s): 64 of 64 are held by rooms without their KV cache for more "
         "than 5 s, the longest by room=7 rid='a1' for 12.3 s: has prefill 127.0.0.1:8998 a request with it?",
+        proves=(Sign.SLOTS_HELD,),
     ),
     Row(
         "prefill-unfit", ENGINE, Level.ERROR, "decode", b" cannot serve this decode: ",

@@ -99,11 +99,9 @@ class Sender(NamedTuple):
 
 def _sender(case: Case, prefill: ObservedInstance | None, port: str) -> Sender:
     """The router if its lines name the room, can be about it, or list this port ("null" or digits) for this prefill."""
-    attempts = [one for one in case.joined.attempts if not one.lost]
-    shown = case.room_events.by("router") or attempts or case.who.url is not None
     listed = (one.port for one, _ in _listed(case, prefill))
     same = any(port in ("", "null" if each is None else str(each)) for each in listed)
-    return Sender("router" if shown or same else "")
+    return Sender("router" if case.routed or same else "")
 
 
 def _sent(case: Case, instance: ObservedInstance | None) -> tuple[str, tuple[Proof, ...]]:

@@ -102,6 +102,9 @@ def full(case: Case) -> CauseFinding | None:
         return late
     if case.who.contacted:
         return None
+    unserved = _without_slot(case, decode.name, failed)
+    if unserved is not None:
+        return unserved
     batches = case.lines(decode.name, (Sign.RUNNING,), *span)
     held = [event for event in batches if event.values.get("prealloc", "0") != "0"]
     mine = [event for event in case.room_events.by("decode") if step_reached(event) is Phase.PREALLOC]
@@ -117,6 +120,27 @@ def full(case: Case) -> CauseFinding | None:
     why = f"{decode.name} had no pages or slots to give, so it never sent its page list"
     fix = LESS
     return CauseFinding("PD501", "decode", why, proofs, decode.name, fills, fix)
+
+
+def _without_slot(case: Case, name: str, failed: Event) -> CauseFinding | None:
+    """The decode says, while this room stood in its prealloc queue, that rooms without KV cache hold its slots."""
+    mine = [event for event in case.room_events.by("decode") if step_reached(event) is Phase.PREALLOC]
+    began = mine[0].t if mine else None
+    if began is None or failed.t is None:
+        return None
+    said = case.lines(name, (Sign.SLOTS_HELD,), began, failed.t)
+    if not said:
+        return None
+    line = said[-1]
+    held = f"{line.values['held']} slots of {name} are held by rooms whose KV cache does not come"
+    proofs = (
+        Proof(held, line),
+        Proof("no page list came until the prefill gave up", failed),
+        Proof("this room waited for a slot", mine[0]),
+    )
+    why = f"{name} had no slot to give, so it never sent its page list: {line.text.strip()[:240]}"
+    fix = "pdctl diagnose   # on the same logs: what became of the rooms that hold the slots"
+    return CauseFinding("PD501", "decode", why, proofs, name, {"short": held}, fix)
 
 
 def _queued(case: Case, failed: Event) -> CauseFinding | None:
@@ -153,14 +177,26 @@ def leg_missing(case: Case) -> CauseFinding | None:
         missing = _logging(prefills, case.decode_failed)
         if prefills and len(missing) == len(prefills):
             return _leg_missing(case, ", ".join(missing), case.decode_failed)
-    return None
+    return _request_missing(case)
+
+
+def _request_missing(case: Case) -> CauseFinding | None:
+    """The prefill got the page list, and no prefill the request, until the decode timed out."""
+    met = case.who.contacted
+    failed = next((event for event in case.room_events.by("decode") if seconds_waited(event)), None)
+    prefill = case.deployment.instances.get(met.value) if met is not None else None
+    asked = case.who.requested is not None or "requested" in case.who.several
+    if failed is None or prefill is None or asked:
+        return None
+    return _leg_missing(case, prefill.name, failed) if _logging([prefill], failed) else None
 
 
 def _leg_missing(case: Case, names: str, failed: Event) -> CauseFinding:
     seconds = seconds_waited(failed)
     fills = {"missing": names, "observed": f"{seconds:g} s" if seconds else "in vain", "url": "http://ROUTER"}
     why = f"no line of {names} has this room, and every request is logged there"
-    return CauseFinding("PD703", "router", why, (Proof("the other side waited in vain", failed),), names, fills)
+    side = "router" if case.routed else ""
+    return CauseFinding("PD703", side, why, (Proof("the other side waited in vain", failed),), names, fills)
 
 
 def unannounced(case: Case) -> CauseFinding | None:
@@ -185,4 +221,4 @@ def _logging(instances: Iterable[ObservedInstance], failed: Event) -> list[str]:
     if failed.t is None:
         return []
     began = failed.t - seconds_waited(failed)
-    return [one.name for one in instances if one.identity.log_requests and one.covers(began, failed.t)]
+    return [one.name for one in instances if one.logs_every_request and one.covers(began, failed.t)]

@@ -175,6 +175,8 @@ def _suspect(case: Case, one: ObservedInstance, began: float, ended: float) -> S
     death = case.deaths.get(one.name)
     if death is not None and death.since <= ended + 1.0:
         return None  # it died; other causes cover that
+    if case.lines(one.name, (Sign.SLOTS_HELD,), began, ended + NEAR):
+        return None  # it says what it waits for
     silence = _silence(case, one, began, ended)
     late = silence is not None and _unread(case, one, silence, ended)
     overdue = _overdue(case, one, silence) if silence is not None else None
