@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pdctl.launch.run import State
-from pdctl.launch.state import RunDir
+from pdctl.launch.run_directory import RunDir
 
 ALONE = ["prlimit", "--nproc=1", "setpriv", "--reuid", "54321", "--bounding-set", "-all,+dac_override"]
 ALONE += ["--inh-caps", "+dac_override", "--ambient-caps", "+dac_override"]

@@ -15,7 +15,7 @@ from pdctl.fleet import completion_stream
 from pdctl.http_auth import key_of
 from pdctl.launch import credentials, run_health
 from pdctl.launch.run import State
-from pdctl.launch.state import RunDir, describe_ended, find_run, home
+from pdctl.launch.run_directory import RunDir, describe_ended, find_run, home
 from pdctl.render import answer, term
 from pdctl.units import flag_seconds
 

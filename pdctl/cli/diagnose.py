@@ -17,7 +17,7 @@ from pdctl.render import term
 from pdctl.render.term import to_file
 
 if TYPE_CHECKING:
-    from pdctl.trace.diagnosis import Diagnosis
+    from pdctl.trace.deployment_report import Diagnosis
 
 
 class DiagnosisForm(str, Enum):

@@ -180,7 +180,7 @@ def _of_run(name: str | None, static: bool) -> Subject:
     from pdctl.doctor import request as asking
     from pdctl.launch import clusters, credentials, run_health
     from pdctl.launch.run import State
-    from pdctl.launch.state import RunDir, describe_ended, find_run, home
+    from pdctl.launch.run_directory import RunDir, describe_ended, find_run, home
 
     root = home(os.environ)
     cluster = clusters.meant(root, name)
@@ -288,7 +288,7 @@ def _pack(path: Path, subject: Subject, facts: Facts, report: Report) -> None:
     from pdctl.deployment_secret import DeploymentSecret
     from pdctl.doctor import bundle
     from pdctl.launch import credentials
-    from pdctl.launch.state import RunDir, home
+    from pdctl.launch.run_directory import RunDir, home
     from pdctl.render import term
     from pdctl.render.findings import report_forms, report_text
 

@@ -81,7 +81,7 @@ def sources(paths: Sequence[str], run: str | None) -> Sources:
         return Sources(tuple(paths), {})
     from pdctl.launch import launched  # imported late: needed only for the logs of a run
     from pdctl.launch.run import OVER
-    from pdctl.launch.state import home
+    from pdctl.launch.run_directory import home
 
     files = launched.find(home(os.environ), run, OVER).log_files()
     return Sources(tuple(files.names), files.names, files.shown, files.lost, files.ended)
@@ -92,7 +92,7 @@ def earlier(chosen: Sources) -> list[str]:
     shown = next(iter(chosen.shown.values()), "")
     if not shown:
         return []
-    from pdctl.launch.state import earlier_runs, home  # imported late: needed only where a room is not found
+    from pdctl.launch.run_directory import earlier_runs, home  # imported late: needed only where a room is not found
 
     name = shown.split("/")[0]
     return [f"{name}.{number}" for number in sorted(earlier_runs(home(os.environ) / "runs" / name), reverse=True)]

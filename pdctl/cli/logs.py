@@ -14,7 +14,7 @@ from pdctl.cli.parameters import argument, option
 from pdctl.errors import UsageError
 from pdctl.launch import launched
 from pdctl.launch.log_tail import LogQuestion
-from pdctl.launch.state import home
+from pdctl.launch.run_directory import home
 from pdctl.render import run_view, term
 
 if TYPE_CHECKING:

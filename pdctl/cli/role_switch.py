@@ -11,9 +11,9 @@ from pdctl.deployment_secret import DeploymentSecret
 from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.fleet.observations import Endpoint
 from pdctl.http_auth import key_of
-from pdctl.launch import credentials, state
+from pdctl.launch import credentials, run_directory
 from pdctl.launch.deployment import ServerRole
-from pdctl.launch.state import RunDir, find_run, home
+from pdctl.launch.run_directory import RunDir, find_run, home
 from pdctl.render import switch_steps as view
 from pdctl.render import term
 from pdctl.suggestions import one_of
@@ -140,7 +140,9 @@ def _record_result(order: SwitchOrder, result: Result, root: Path, directory: Ru
     switch_order.append(directory.path if directory is not None else root, order, result)
     if directory is not None and result.standing is Standing.SWITCHED:
         ranks = result.ranks if result.new_role == ServerRole.PREFILL.value else 0
-        state.note_role(directory.path, result.name, state.TurnedInstance(ServerRole(result.new_role), ranks))
+        run_directory.note_role(
+            directory.path, result.name, run_directory.TurnedInstance(ServerRole(result.new_role), ranks)
+        )
 
 
 def _where(instance: str, run: str | None, routed: bool) -> tuple[Run | None, str, str]:

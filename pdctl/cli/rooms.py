@@ -108,7 +108,7 @@ def command(
         term.err().write(render.totals(found, len(known)))
     for line in said:
         term.err().write(f"note: {visible(line, term.err())}")
-    return ExitCode.OK if known else _explain_empty_list(notes)
+    return ExitCode.OK if known else _code_of_empty_list(notes)
 
 
 class Field(NamedTuple):
@@ -166,7 +166,7 @@ def _document(form: RoomListForm, found: Sequence[RoomSummary], notes: Sequence[
     return render.to_jsonl(found, stream) if form is RoomListForm.JSONL else render.to_tsv(found, stream)
 
 
-def _explain_empty_list(notes: ListNotes) -> ExitCode:
+def _code_of_empty_list(notes: ListNotes) -> ExitCode:
     """The exit code for an empty list, which is fine unless an instance died or no line was recognized."""
     if notes.died:
         return ExitCode.FINDINGS

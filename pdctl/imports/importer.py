@@ -153,12 +153,12 @@ def _form_of_all(forms: Sequence[str]) -> str:
     return SCRIPT
 
 
-class Imported(NamedTuple):
+class VerifiedTopology(NamedTuple):
     text: str
     plan: Plan | None
 
 
-def verify(draft: Draft, head: Sequence[str], name: str, environ: Mapping[str, str], notes: Notes) -> Imported:
+def verify(draft: Draft, head: Sequence[str], name: str, environ: Mapping[str, str], notes: Notes) -> VerifiedTopology:
     """The text of a topology that can be checked and planned; note what had to change for that."""
     values, resolved = _accepted(draft, name, environ, notes)
     plan = _planned(resolved, notes)
@@ -170,7 +170,7 @@ def verify(draft: Draft, head: Sequence[str], name: str, environ: Mapping[str, s
             ways = f"; {problem.nearest[0]} would do" if problem.nearest else ""
             notes.suspect("", f"no plan can run: {problem.message}{ways}")
         _compare(draft, plan, notes)
-    return Imported(document.to_yaml(values, head), plan)
+    return VerifiedTopology(document.to_yaml(values, head), plan)
 
 
 def _accepted(

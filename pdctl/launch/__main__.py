@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from pdctl.launch.state import RunDir
+from pdctl.launch.run_directory import RunDir
 from pdctl.launch.supervisor import Supervisor
 from pdctl.launch.targets.local import LocalRuntime
 

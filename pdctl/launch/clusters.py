@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pdctl import user_files
 from pdctl.errors import PdctlError
-from pdctl.launch.state import check_name
-from pdctl.launch.state import load_all as load_runs
+from pdctl.launch.run_directory import check_name
+from pdctl.launch.run_directory import load_all as load_runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

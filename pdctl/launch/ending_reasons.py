@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pdctl.engines.base import Row
     from pdctl.launch.deployment import Spec
     from pdctl.launch.run import Run
+    from pdctl.launch.run_directory import RunDir
     from pdctl.launch.runtime import Paired
-    from pdctl.launch.state import RunDir
 
 TAIL = 20
 READ_FOR_REASONS = 80  # lines

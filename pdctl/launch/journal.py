@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pdctl.launch.deployment import Spec
+    from pdctl.launch.run_directory import RunDir
     from pdctl.launch.runtime import Handle
-    from pdctl.launch.state import RunDir
 
 
 def _unwatched(event: RunEvent) -> None:

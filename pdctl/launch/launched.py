@@ -12,7 +12,7 @@ from pdctl.launch import clusters, storage
 from pdctl.launch.log_tail import POLL as LOG_POLL
 from pdctl.launch.log_tail import LogFiles, history, parts
 from pdctl.launch.run import OVER, State
-from pdctl.launch.state import RunDir, describe_ended, find_run, load_all
+from pdctl.launch.run_directory import RunDir, describe_ended, find_run, load_all
 from pdctl.suggestions import one_of
 
 if TYPE_CHECKING:
@@ -56,21 +56,21 @@ class Launched(Protocol):
 def find(root: Path, name: str | None, also: tuple[State, ...] = ()) -> Launched:
     """The deployment called `name`, or the only live one; `also`: see `find_run`. Raise NotFoundError or UsageError."""
     cluster = clusters.meant(root, name)
-    return _of_cluster(root, cluster) if cluster is not None else LaunchedRun(root, find_run(root, name, also))
+    return _as_launched(root, cluster) if cluster is not None else LaunchedRun(root, find_run(root, name, also))
 
 
 def find_by(root: Path, words: Sequence[str]) -> tuple[Launched, Sequence[str]]:
     """Find by `[NAME] [INSTANCE]...`, ended runs too. The first word is a run unless it can only be an instance."""
     cluster, instances = clusters.meant_by(root, words)
     if cluster is not None:
-        return _of_cluster(root, cluster), instances
+        return _as_launched(root, cluster), instances
     named = bool(words) and os.path.lexists(RunDir.of(root, words[0]).path)
     if words and not named:
         return LaunchedRun(root, _with_instance(root, words[0])), words
     return LaunchedRun(root, find_run(root, words[0] if named else None, OVER)), words[1:]
 
 
-def _of_cluster(root: Path, cluster: clusters.Cluster) -> Launched:
+def _as_launched(root: Path, cluster: clusters.Cluster) -> Launched:
     from pdctl.launch.targets.kubernetes import LaunchedCluster  # imported late: only a run on a cluster needs it
 
     return LaunchedCluster(root, cluster)

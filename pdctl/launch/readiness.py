@@ -109,7 +109,7 @@ class ReadinessWatch:
                 try:
                     self._probe()
                 except LimitError as error:  # a limit of the supervisor's own process, which may pass
-                    self._wait_for(f"cannot be asked: {error.message}")
+                    self._report_wait(f"cannot be asked: {error.message}")
                 # An engine logs every request: once it answers, probe it rarely and wait for its own ready line.
                 rarely = StartStage.BOUND in self._reached and self._spec.role is not ServerRole.ROUTER
                 due = now + (self._interval if rarely else 0.0)
@@ -142,7 +142,7 @@ class ReadinessWatch:
         elif health.status in (401, 403):
             self._refuse(router_probe.refused(self._spec.health_path, health, self._key))
         elif health.reached and not health.ok:
-            self._wait_for(f"{self._spec.health_path} answers {health.status}")
+            self._report_wait(f"{self._spec.health_path} answers {health.status}")
 
     def _probe_bootstrap(self, serves: bool) -> bool:
         """Whether nothing is missing at the bootstrap server. `serves`: /health answers, so the server should be up."""
@@ -153,16 +153,16 @@ class ReadinessWatch:
         ranks = self._spec.ranks
         unreached = self._unreached(port) if known.complete else ""
         if unreached:
-            self._wait_for(unreached)
+            self._report_wait(unreached)
             return False
         if known.complete:
             self._mark(StartStage.REGISTERED, f"bootstrap registered {ranks}/{ranks}")
             return True
         if serves and not known.reached:
             # SGLang keeps serving without it, for example if its port was taken; before 0.5.13 ranks do not retry.
-            self._wait_for(f"/health answers, but its bootstrap server on port {port} does not: {known.reason}")
+            self._report_wait(f"/health answers, but its bootstrap server on port {port} does not: {known.reason}")
         elif known.reached:
-            self._wait_for(f"bootstrap registered {known.registered or 0}/{ranks}")
+            self._report_wait(f"bootstrap registered {known.registered or 0}/{ranks}")
         return False
 
     def _unreached(self, port: int) -> str:
@@ -186,13 +186,13 @@ class ReadinessWatch:
         missing = [url for url in self._workers if not state.lists(url)]
         total = len(self._workers)
         if missing:
-            self._wait_for(f"{total - len(missing)}/{total} workers, missing {', '.join(missing)}")
+            self._report_wait(f"{total - len(missing)}/{total} workers, missing {', '.join(missing)}")
             return
         self._mark(StartStage.WORKERS, f"{total}/{total} workers")
         if state.ready:
             self._mark(StartStage.READY, "ready")
         else:
-            self._wait_for(state.reason or "/readiness does not answer 200")
+            self._report_wait(state.reason or "/readiness does not answer 200")
 
     def _refuse(self, reason: str) -> None:
         """Report that the process will never be ready, because its key is missing or wrong."""
@@ -205,7 +205,7 @@ class ReadinessWatch:
             self._waiting = ""  # the stage replaces the last wait message; if the wait continues, it is posted again
             self._post(Reached(self._spec.name, self._generation, stage, detail, time.time()))
 
-    def _wait_for(self, detail: str) -> None:
+    def _report_wait(self, detail: str) -> None:
         if detail != self._waiting:
             self._waiting = detail
             self._post(Reached(self._spec.name, self._generation, None, detail, time.time()))

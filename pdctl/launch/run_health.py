@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pdctl.launch.run import Run, RunEvent
-    from pdctl.launch.state import RunDir
+    from pdctl.launch.run_directory import RunDir
     from pdctl.layout.instance_plan import Plan
     from pdctl.topology.model import Topology
 

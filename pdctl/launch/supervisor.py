@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pdctl.errors import PdctlError, limit_reached
-from pdctl.launch import credentials, ending_reasons, readiness, router_list, state
+from pdctl.launch import credentials, ending_reasons, readiness, router_list, run_directory
 from pdctl.launch.deployment import OnDeath, ServerRole
 from pdctl.launch.journal import Journal
 from pdctl.launch.log_tail import LogTail, part
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pdctl.launch.deployment import Deployment, Spec
+    from pdctl.launch.run_directory import RunDir
     from pdctl.launch.runtime import Handle, Runtime
-    from pdctl.launch.state import RunDir
 
 PAIR_TIMEOUT = 30.0  # seconds one verification request may take
 STEADY = 600.0  # seconds of readiness after which earlier restarts no longer count
@@ -135,7 +135,7 @@ class Supervisor:
         while self._serve_until_a_death():
             self._journal.state(State.STARTING)
             self._end_all()
-            state.forget_roles(self._journal.directory.path)  # everything starts as planned
+            run_directory.forget_roles(self._journal.directory.path)  # everything starts as planned
             self._pause(self._backoff(max(self._restarts.values())))
 
     def _serve_until_a_death(self) -> bool:
@@ -180,7 +180,7 @@ class Supervisor:
         generation = 1 + max(self._journal.run.process(spec.name).generation for spec in self._nodes(instance))
         self._move(instance, generation)
         directory = self._journal.directory
-        now = state.with_roles(self._deployment, state.read_roles(directory.path))
+        now = run_directory.with_roles(self._deployment, run_directory.read_roles(directory.path))
         specs = tuple(spec for spec in now.specs if spec.instance == instance)
         specs = credentials.equipped(specs, self._deployment, directory.path)
         split = generation if self._runtime.moves_ports else 1

@@ -8,14 +8,14 @@ from pdctl.render.term import fitted, prose, table
 from pdctl.render.trace import wording
 from pdctl.render.trace.room_json import ascii_json, dumped
 from pdctl.render.trace.wording import MARKS, Places, escape_all
-from pdctl.trace.diagnosis import SourceKind
+from pdctl.trace.deployment_report import SourceKind
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterator, Sequence
 
     from pdctl.render.term import Term
-    from pdctl.trace.diagnosis import Death, DeploymentFinding, Diagnosis, EffectLines, LogSource
+    from pdctl.trace.deployment_report import Death, DeploymentFinding, Diagnosis, EffectLines, LogSource
     from pdctl.trace.room import Evidence
 
 SCHEMA = "pdctl.diagnose/1"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pdctl.launch.deployment import Deployment
     from pdctl.launch.kubectl import ClusterPod
     from pdctl.launch.run import Run
-    from pdctl.launch.state import RunDir
+    from pdctl.launch.run_directory import RunDir
     from pdctl.render.term import Term
 
 

@@ -12,7 +12,7 @@ from pdctl.launch.clusters import ClusterHealth
 from pdctl.launch.deployment import ServerRole
 from pdctl.launch.ending_reasons import span
 from pdctl.launch.run import OVER, EventKind, RunEvent, StartStage, State
-from pdctl.launch.state import as_document
+from pdctl.launch.run_directory import as_document
 from pdctl.render.term import visible, write_table
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import Severity, fill
 from pdctl.engines.base import Level
 from pdctl.trace.case import missed_url
-from pdctl.trace.diagnosis import DeploymentFinding, Diagnosis, EffectLines, RoomTally, SourceKind, read_sources
+from pdctl.trace.deployment_report import DeploymentFinding, Diagnosis, EffectLines, RoomTally, SourceKind, read_sources
 from pdctl.trace.joins import AnsweredRequests
 from pdctl.trace.joins import is_counted as counted
 from pdctl.trace.observed_deployment import SEPARATE, parse_address, router_command, sent_address
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pdctl.engines.identify import ListedPrefill
     from pdctl.logs.event import Event
     from pdctl.logs.library import Library
-    from pdctl.trace.diagnosis import Death, LogSource
+    from pdctl.trace.deployment_report import Death, LogSource
     from pdctl.trace.observed_deployment import ObservedDeployment, ObservedInstance, RouterWorkers
     from pdctl.trace.room import Room, RoomSummary
     from pdctl.trace.room_events import LostLines

@@ -23,7 +23,7 @@ from pdctl.trace.case import (
 )
 from pdctl.trace.causes.dead_processes import fix_of_death, unknown_of_death
 from pdctl.trace.causes.pairing import COMPARED
-from pdctl.trace.diagnosis import Death
+from pdctl.trace.deployment_report import Death
 from pdctl.trace.observed_deployment import mixed_logs
 from pdctl.trace.room import Evidence
 

@@ -12,7 +12,7 @@ from pdctl.logs.event import Event, Place
 from pdctl.trace.attribution import attribute
 from pdctl.trace.case import Case
 from pdctl.trace.causes import bootstrap_lookups, client_requests
-from pdctl.trace.diagnosis import SourceKind, kind_of
+from pdctl.trace.deployment_report import SourceKind, kind_of
 from pdctl.trace.joins import NO_ATTEMPT
 from pdctl.trace.proven_deaths import proven_deaths, shows_death
 from pdctl.trace.room import BROKEN, RoomOutcome, RoomSummary

@@ -14,8 +14,8 @@ from pdctl.cli import exits
 from pdctl.errors import ExitCode
 from pdctl.launch import preflight, procfs
 from pdctl.launch.run import Process, RunOutcome, State, with_process
+from pdctl.launch.run_directory import RunDir
 from pdctl.launch.run_opening import open_run
-from pdctl.launch.state import RunDir
 from tests.launch.conftest import QUICK, deploy
 from tests.trace.recordings import ROOMS
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.launch import ending_reasons, preflight, run_health, state
+from pdctl.launch import ending_reasons, preflight, run_directory, run_health
 from pdctl.launch.run import EventKind, Exit, RunEvent, RunOutcome, State, with_process
 from pdctl.launch.run_opening import open_run
 from tests.cases import for_each
@@ -109,7 +109,9 @@ def test_only_lines_that_may_tell_why_are_shown(
     assert ("Prefill batch" in said, "POST /v1" in said) == (False, False)
     assert told in said
     ended = dataclasses.replace(run, state=State.FAILED, outcome=RunOutcome(said, 1))
-    assert state.describe_ended(ended) == f"failed: decode-0 {ending_reasons.in_words(exit)} before it was ready"
+    assert (
+        run_directory.describe_ended(ended) == f"failed: decode-0 {ending_reasons.in_words(exit)} before it was ready"
+    )
 
 
 STAMPS = ("2026-11-23 17:39:00.000", "2026-11-23 17:51:17.000", "2026-11-23 17:51:22.000")
@@ -165,7 +167,7 @@ def test_the_paths_of_an_earlier_run_are_those_of_its_own_files(tmp_path: Path) 
     directory.save(dataclasses.replace(run, state=State.FAILED, outcome=said))
     again, _, lock = open_run(tmp_path, "blue", deploy(), QUICK, check=preflight.check, argv=())
     os.close(lock)
-    earlier = state.RunDir.of(tmp_path, "blue.1")
+    earlier = run_directory.RunDir.of(tmp_path, "blue.1")
     outcome = earlier.load().outcome
     assert outcome is not None
     assert outcome.message == f"decode-0 died. What may tell why, in {earlier.log('decode-0')}:"

@@ -17,7 +17,7 @@ from pdctl.trace.tracer import Tracer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdctl.trace.diagnosis import Diagnosis
+    from pdctl.trace.deployment_report import Diagnosis
     from pdctl.trace.room import RoomSummary
 
 ROOMS = Path(__file__).parent.parent / "data" / "rooms"

@@ -12,8 +12,8 @@ from pdctl.cli.diagnose import exit_code
 from pdctl.engines.prefix import COLOUR
 from pdctl.errors import ExitCode
 from pdctl.trace import proven_deaths
+from pdctl.trace.deployment_report import SourceKind
 from pdctl.trace.diagnose import diagnose
-from pdctl.trace.diagnosis import SourceKind
 from pdctl.trace.observed_deployment import ObservedDeployment
 from pdctl.trace.summaries import ListNotes
 from pdctl.trace.tracer import Tracer
@@ -25,7 +25,7 @@ from tests.trace.recordings import SCENARIOS, diagnosis, library, logs, truth
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdctl.trace.diagnosis import Diagnosis
+    from pdctl.trace.deployment_report import Diagnosis
 
 
 class Truth(NamedTuple):

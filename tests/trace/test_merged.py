@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pdctl.trace.deployment_report import SourceKind
 from pdctl.trace.diagnose import diagnose
-from pdctl.trace.diagnosis import SourceKind
 from pdctl.trace.room import RoomOutcome
 from pdctl.trace.tracer import Tracer
 from tests.cases import for_each
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pdctl.trace.diagnosis import Diagnosis
+    from pdctl.trace.deployment_report import Diagnosis
 
 FORMS = (*merged.NAMED, *merged.PASTED)
 # Each form over some recordings, a recording of each course in some form; all pairs:

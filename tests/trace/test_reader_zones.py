@@ -22,7 +22,7 @@ from tests.trace import recordings
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pdctl.trace.diagnosis import Diagnosis
+    from pdctl.trace.deployment_report import Diagnosis
     from pdctl.trace.room import RoomSummary
 
 READERS = ("Europe/Berlin", "Asia/Kathmandu", "America/New_York")

@@ -95,13 +95,13 @@ def _probe(probe: Probe, role: str) -> tuple[str, str, str] | None:
 
 
 def images(servers: Servers) -> list[Finding]:
-    return _without_repeats(_images(servers))
+    return _without_repeats(_unpinned_images(servers))
 
 
-def _images(servers: Servers) -> Iterator[Finding]:
-    """PD608: untagged images of containers and of a topology's targets."""
+def _unpinned_images(servers: Servers) -> Iterator[Finding]:
+    """PD608: images of containers, and of the targets of a topology, without a tag or digest or with :latest."""
     for name, pod, container, _ in _started(servers.manifest, (SCRIPT,)) if servers.manifest is not None else ():
-        if _untagged(container.image):
+        if _is_unpinned(container.image):
             evidence = [f"{pod.at(container.image_line)}: image: {container.image}"]
             yield finding("PD608", name, container.image, TAGGED, evidence, image=_bare(container.image))
     if servers.topology is None:
@@ -111,13 +111,13 @@ def _images(servers: Servers) -> Iterator[Finding]:
     slurm = inner.get("image") if isinstance(inner, dict) else None
     said = (("targets.kubernetes.image", targets.kubernetes.get("image")), ("targets.slurm.container.image", slurm))
     for path, image in said:
-        if isinstance(image, str) and _untagged(image):
+        if isinstance(image, str) and _is_unpinned(image):
             span = servers.topology.spans.get(path)
             evidence = [f"{span.file}:{span.line}: image: {image}" if span is not None else f"{path}: {image}"]
             yield finding("PD608", "every instance", image, TAGGED, evidence, image=_bare(image))
 
 
-def _untagged(image: str) -> bool:
+def _is_unpinned(image: str) -> bool:
     known = bool(image) and "$" not in image and "{{" not in image and not image.endswith((".sqsh", ".sif"))
     return known and not pinned(image)
 

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from pdctl.engine.frontend import generate, info, openai, responses
+from pdctl.engine.frontend import generate, instance_routes, openai, responses
 from pdctl.engine.frontend.request_bodies import HttpRefusal
 from pdctl.http_auth import SIGNATURE, AccessLevel, Gate, Keys
 from pdctl.log_lines import cut, word
@@ -37,7 +37,7 @@ LEVELS = {
 def build(instance: EngineInstance, keys: Keys) -> ASGIApp:
     app = FastAPI(title="pdctl engine", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.instance = instance
-    for module in (generate, openai, info):
+    for module in (generate, openai, instance_routes):
         app.include_router(module.router)
     for kind, handler in HANDLERS.items():
         app.add_exception_handler(kind, handler)

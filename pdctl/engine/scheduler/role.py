@@ -3,7 +3,7 @@
 Prefill and decode have packages of their own. A rank switches roles while nothing is in flight (sglang 0.5.23
 disaggregation/role_switch.py). Weights, KV pool and transport stay; queues, KV manager and prefix cache are replaced.
 The ranks of a DP group agree and switch together. The HTTP process makes all groups of an instance do so: it asks every
-group whether it could before it tells any to switch (engine/frontend/info.py).
+group whether it could before it tells any to switch (engine/frontend/instance_routes.py).
 """
 
 from __future__ import annotations

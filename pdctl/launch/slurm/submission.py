@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pdctl.launch.deployment import Spec
+    from pdctl.launch.run_directory import RunDir
     from pdctl.launch.slurm.host_placement import Component
     from pdctl.launch.slurm.queue import Partition
-    from pdctl.launch.state import RunDir
     from pdctl.layout.instance_plan import InstancePlan, Plan
     from pdctl.topology.model import Topology
 

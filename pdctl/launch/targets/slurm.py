@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from pdctl.errors import ExitCode, LaunchError
 from pdctl.launch import deployment_plan, remote
 from pdctl.launch.preflight import refuse
+from pdctl.launch.run_directory import RunDir, check_name, home
 from pdctl.launch.run_opening import open_ordered
 from pdctl.launch.slurm import host_placement, queue, submission
 from pdctl.launch.slurm.step import SlurmStep, lost_with, rank_command, ranks_file
-from pdctl.launch.state import RunDir, check_name, home
 from pdctl.launch.targets.target import DryRun
 from pdctl.name_lookup import dial
 

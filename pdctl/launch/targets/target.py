@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pdctl.launch.deployment import Deployment, OnDeath
     from pdctl.launch.kubectl import ClusterPod
     from pdctl.launch.run import Run, RunEvent, RunOutcome
-    from pdctl.launch.state import RunDir
+    from pdctl.launch.run_directory import RunDir
     from pdctl.layout.instance_plan import Plan
     from pdctl.layout.shape import Caution
     from pdctl.topology.model import Topology

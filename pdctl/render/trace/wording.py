@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pdctl.render.term import Term
-    from pdctl.trace.diagnosis import Diagnosis
+    from pdctl.trace.deployment_report import Diagnosis
     from pdctl.trace.room import Duration, Room, WrongPrefill
 
 

@@ -316,12 +316,12 @@ def _clock_error(case: Case, one: ObservedInstance) -> float | None:
 
     None if no message arrived within two seconds, by the two stamps.
     """
-    delays = case.around.once(("delays", one.name), lambda: _delays(case.around, one.name))
+    delays = case.around.once(("delays", one.name), lambda: _message_gaps(case.around, one.name))
     shortest = next((seconds for seconds, room in delays if room != case.room_events.room), None)
     return shortest if shortest is not None and shortest <= NEAR else None
 
 
-def _delays(lines: Iterable[Event], name: str) -> list[tuple[float, int]]:
+def _message_gaps(lines: Iterable[Event], name: str) -> list[tuple[float, int]]:
     """Of the messages to `name`, by kind and room, the unsigned seconds between the two stamps, shortest first."""
     sent: list[dict[int, float]] = [{} for _ in MESSAGES]
     came: list[dict[int, float]] = [{} for _ in MESSAGES]

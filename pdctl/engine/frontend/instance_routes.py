@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pdctl.engine.frontend.responses import EngineInstance
     from pdctl.engine.ipc.messages import SchedulerReport, Switched
 
+
 log = logging.getLogger("pdctl.engine")
 
 router = APIRouter()

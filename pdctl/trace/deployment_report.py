@@ -1,4 +1,4 @@
-"""What `pdctl diagnose` found out about a deployment, and what each log is. What no line says is never guessed."""
+"""What `pdctl diagnose` reports of a deployment, and what each log is. What no line says is never guessed."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pdctl.errors import LaunchError, NotFoundError, PdctlError, UsageError
-from pdctl.launch import launched, preflight, procfs, remote, run, state
+from pdctl.launch import launched, preflight, procfs, remote, run, run_directory
 from pdctl.launch.run import EventKind, Exit, Process, Run, RunEvent, RunOutcome, StartStage, State, with_process
 from pdctl.launch.run_opening import Opened, open_run
 from tests.launch.conftest import QUICK, deploy
@@ -59,9 +59,9 @@ def test_names_that_cannot_be_directories(tmp_path: Path, name: str) -> None:
 
 
 def test_the_state_directory() -> None:
-    assert state.home({"PDCTL_HOME": "/x", "XDG_STATE_HOME": "/y"}) == Path("/x")
-    assert state.home({"XDG_STATE_HOME": "/y"}) == Path("/y/pdctl")
-    assert state.home({}) == Path.home() / ".local/state/pdctl"
+    assert run_directory.home({"PDCTL_HOME": "/x", "XDG_STATE_HOME": "/y"}) == Path("/x")
+    assert run_directory.home({"XDG_STATE_HOME": "/y"}) == Path("/y/pdctl")
+    assert run_directory.home({}) == Path.home() / ".local/state/pdctl"
 
 
 def living(root: Path, name: str) -> Run:
@@ -75,20 +75,20 @@ def living(root: Path, name: str) -> Run:
 
 def test_the_only_living_run_need_not_be_named(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no run is alive"):
-        state.find_run(tmp_path, None)
+        run_directory.find_run(tmp_path, None)
     living(tmp_path, "blue")
-    assert state.find_run(tmp_path, None).name == "blue"
+    assert run_directory.find_run(tmp_path, None).name == "blue"
     living(tmp_path, "green")
     with pytest.raises(UsageError, match="2 runs are alive"):
-        state.find_run(tmp_path, None)
-    assert state.find_run(tmp_path, "blue").name == "blue"
+        run_directory.find_run(tmp_path, None)
+    assert run_directory.find_run(tmp_path, "blue").name == "blue"
     with pytest.raises(NotFoundError, match="no run `red`") as missing:
-        state.find_run(tmp_path, "red")
+        run_directory.find_run(tmp_path, "red")
     assert "blue" in missing.value.fix
 
 
 def stale(root: Path, name: str, **changes: object) -> Run:
-    directory = state.RunDir.of(root, name)
+    directory = run_directory.RunDir.of(root, name)
     run = dataclasses.replace(living(root, name), supervisor_started="other-1", state=State.SERVING, **changes)
     directory.save(run)
     return run
@@ -97,26 +97,26 @@ def stale(root: Path, name: str, **changes: object) -> Run:
 def test_a_stale_run_is_not_alive(tmp_path: Path) -> None:
     stale(tmp_path, "cc")
     with pytest.raises(NotFoundError, match="`cc` is stale: its supervisor died") as caught:
-        state.find_run(tmp_path, None)
+        run_directory.find_run(tmp_path, None)
     assert caught.value.fix == "pdctl down cc"
-    assert state.find_run(tmp_path, None, (State.STALE,)).name == "cc"
+    assert run_directory.find_run(tmp_path, None, (State.STALE,)).name == "cc"
     living(tmp_path, "blue")
-    assert state.find_run(tmp_path, None).name == "blue"
-    assert state.find_run(tmp_path, None, (State.STALE,)).name == "blue"
+    assert run_directory.find_run(tmp_path, None).name == "blue"
+    assert run_directory.find_run(tmp_path, None, (State.STALE,)).name == "blue"
 
 
 def test_a_run_that_failed_is_meant_only_while_it_is_the_latest(tmp_path: Path) -> None:
     stale(tmp_path, "red", created=1.0)
     stale(tmp_path, "green", created=2.0)
-    state.RunDir.of(tmp_path, "green").save(
-        dataclasses.replace(state.RunDir.of(tmp_path, "green").load(), state=State.FAILED)
+    run_directory.RunDir.of(tmp_path, "green").save(
+        dataclasses.replace(run_directory.RunDir.of(tmp_path, "green").load(), state=State.FAILED)
     )
-    assert state.find_run(tmp_path, None, (State.FAILED,)).name == "green"
-    state.RunDir.of(tmp_path, "green").save(
-        dataclasses.replace(state.RunDir.of(tmp_path, "green").load(), state=State.STOPPED)
+    assert run_directory.find_run(tmp_path, None, (State.FAILED,)).name == "green"
+    run_directory.RunDir.of(tmp_path, "green").save(
+        dataclasses.replace(run_directory.RunDir.of(tmp_path, "green").load(), state=State.STOPPED)
     )
     with pytest.raises(NotFoundError, match="no run is alive"):
-        state.find_run(tmp_path, None, (State.FAILED,))
+        run_directory.find_run(tmp_path, None, (State.FAILED,))
 
 
 def test_a_later_process_with_the_same_number_is_not_taken_for_it(tmp_path: Path) -> None:
@@ -129,11 +129,11 @@ def test_an_unreadable_run_is_named_and_the_others_still_listed(tmp_path: Path) 
     living(tmp_path, "blue")
     (tmp_path / "runs" / "red").mkdir()
     (tmp_path / "runs" / "red" / "run.json").write_text("{")
-    runs, unreadable = state.load_all(tmp_path)
+    runs, unreadable = run_directory.load_all(tmp_path)
     assert [run.name for run in runs] == ["blue"]
     assert "runs/red/run.json cannot be read" in unreadable[0]
     with pytest.raises(PdctlError, match="cannot be read"):
-        state.find_run(tmp_path, "red")
+        run_directory.find_run(tmp_path, "red")
 
 
 def test_what_a_vanished_supervisor_left_is_ended_and_written_down(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_what_a_vanished_supervisor_left_is_ended_and_written_down(tmp_path: Pat
     assert directory.load().outcome == RunOutcome("ended from outside: its supervisor was gone", 1)
 
 
-def ends_when_asked(monkeypatch: pytest.MonkeyPatch, directory: state.RunDir, run: Run) -> Run:
+def ends_when_asked(monkeypatch: pytest.MonkeyPatch, directory: run_directory.RunDir, run: Run) -> Run:
     """Let the supervisor of `run` write its last word and leave in the moment between a reading and the question."""
     last = RunEvent(9.0, EventKind.ENDED, "", None, "stopped by SIGTERM", 0.0, 0)
     over = dataclasses.replace(
@@ -175,7 +175,7 @@ def test_the_last_word_of_a_supervisor_is_heard_by_whoever_reads_while_it_leaves
     run = dataclasses.replace(
         living(tmp_path, "blue"), state=State.SERVING if how != "await_serving" else State.STARTING
     )
-    directory = state.RunDir.of(tmp_path, "blue")
+    directory = run_directory.RunDir.of(tmp_path, "blue")
     directory.save(run)
     over = ends_when_asked(monkeypatch, directory, run)
     heard: list[RunEvent] = []
@@ -193,19 +193,19 @@ def test_a_run_that_ends_in_order_while_it_is_looked_at_is_not_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = dataclasses.replace(living(tmp_path, "blue"), state=State.SERVING)
-    directory = state.RunDir.of(tmp_path, "blue")
+    directory = run_directory.RunDir.of(tmp_path, "blue")
     directory.save(run)
     ends_when_asked(monkeypatch, directory, run)
-    assert state.find_run(tmp_path, "blue").condition is State.STOPPED
+    assert run_directory.find_run(tmp_path, "blue").condition is State.STOPPED
     directory.save(run)
-    assert [one.condition for one in state.load_all(tmp_path)[0]] == [State.STOPPED]
+    assert [one.condition for one in run_directory.load_all(tmp_path)[0]] == [State.STOPPED]
     directory.save(run)
-    assert state.find_run(tmp_path, None, (State.STOPPED,)).condition is State.STOPPED
+    assert run_directory.find_run(tmp_path, None, (State.STOPPED,)).condition is State.STOPPED
 
 
 def test_a_run_that_was_looked_at_keeps_its_condition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = dataclasses.replace(living(tmp_path, "blue"), state=State.SERVING)
-    directory = state.RunDir.of(tmp_path, "blue")
+    directory = run_directory.RunDir.of(tmp_path, "blue")
     directory.save(run)
     seen = directory.look()
     monkeypatch.setattr(procfs, "is_alive", lambda pid, identity: False)
@@ -297,16 +297,26 @@ def test_a_run_of_another_user_is_not_ended_but_said_to_be_theirs(tmp_path: Path
 @pytest.mark.skipif(os.geteuid() != 0 or not procfs.LINUX, reason="starts a process of another user")
 def test_runs_that_other_users_supervise_are_named(tmp_path: Path) -> None:
     """Their directory cannot be read, but whose it is and where stands in the process table."""
-    words = ["setpriv", "--reuid", "65534", "sh", "-c", "echo; read line", state.SUPERVISOR, "/home/n/runs/green", "3"]
+    words = [
+        "setpriv",
+        "--reuid",
+        "65534",
+        "sh",
+        "-c",
+        "echo; read line",
+        run_directory.SUPERVISOR,
+        "/home/n/runs/green",
+        "3",
+    ]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as supervisor:
         assert supervisor.stdout is not None
         supervisor.stdout.readline()
         owner = pwd.getpwuid(65534).pw_name
         ask = f"sudo -u {owner} env PDCTL_HOME=/home/n pdctl …"
         said = f"{owner} runs /home/n/runs/green (pid {supervisor.pid}): {ask}"
-        assert said in state.runs_of_others()
+        assert said in run_directory.runs_of_others()
         with pytest.raises(NotFoundError) as missing:
-            state.find_run(tmp_path, None)
+            run_directory.find_run(tmp_path, None)
         assert said in missing.value.message
         supervisor.communicate()
 
@@ -329,12 +339,12 @@ def test_the_logs_of_a_run_are_its_own_and_those_of_earlier_ones_have_a_name(tmp
     for number in range(1, 9):
         launch_once(f"line {number}")
         assert logs_of("blue") == f"line {number}\n"
-    assert {run.name for run in state.load_all(tmp_path)[0]} == {"blue", *(f"blue.{n}" for n in range(3, 8))}
+    assert {run.name for run in run_directory.load_all(tmp_path)[0]} == {"blue", *(f"blue.{n}" for n in range(3, 8))}
     for number in range(3, 8):
         assert logs_of(f"blue.{number}") == f"line {number}\n"
-        assert state.find_run(tmp_path, f"blue.{number}").state is State.FAILED
+        assert run_directory.find_run(tmp_path, f"blue.{number}").state is State.FAILED
     with pytest.raises(NotFoundError):
-        state.find_run(tmp_path, "blue.2")
+        run_directory.find_run(tmp_path, "blue.2")
     if elsewhere:
         names = sorted(each.name for each in (tmp_path / "logs").iterdir())
         assert names == ["blue", *(f"blue.{n}" for n in range(3, 8))]
@@ -346,7 +356,7 @@ def test_a_launch_that_is_refused_leaves_the_run_before_it_as_it_is(tmp_path: Pa
     taken = preflight.Obstacle("port", "port 1 is taken")
     with pytest.raises(LaunchError):
         open_run(tmp_path, "blue", deploy(), QUICK, check=lambda _: (taken,), argv=("pdctl", "launch"))
-    assert [run.name for run in state.load_all(tmp_path)[0]] == ["blue"]
+    assert [run.name for run in run_directory.load_all(tmp_path)[0]] == ["blue"]
 
 
 def test_logs_in_a_folder_that_another_home_uses_are_not_mixed_with_its_own(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from pdctl.launch.run import MAY_TELL, NO_LINE, OVER, SCHEMA, Run, RunOutcome, S
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+
 ROLES_FILE = "roles.json"
 LOCK = "lock"
 KEPT = 5  # how many earlier runs of the same name are kept
