@@ -1,4 +1,4 @@
-"""What stands in our processes' logs: how a client's text is written there, and how lines survive a full disk."""
+"""How pdctl's processes write logs: which request ids they accept, how text is escaped, what a full disk costs."""
 
 from __future__ import annotations
 

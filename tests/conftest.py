@@ -29,7 +29,8 @@ TOGETHER = {
     "recordings": ("trace", "merged diagnose summary recordings texts reader_zones"),  # as they were read
     "transformers": ("engine/model", "logits checkpoints corpus neighbours parallel tiny weights window"),  # imported
     "package": ("project", "import_circles unique_names dependency_rule engine_names"),  # parsed
-    "echo": ("engine/frontend", "pairing refusals info openai generate abort metrics_names lifecycle"),  # engines
+    # engines
+    "echo": ("engine/frontend", "pairing refusals instance_routes openai generate abort metrics_names lifecycle"),
 }
 SHARED = {
     f"tests/{folder}/test_{name}.py": what for what, (folder, names) in TOGETHER.items() for name in names.split()

@@ -1,1 +1,1 @@
-"""One file per verb: parse, call, render, exit code. No logic."""
+"""One file per verb (`status`, `ls` and `down` share one): parse, call, render, and choose the exit code."""

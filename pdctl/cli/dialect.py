@@ -1,4 +1,4 @@
-"""`pdctl dialect`: which lines engines and routers write, and which dialect a log speaks."""
+"""`pdctl dialect`: the log lines, flags and variables of engines and routers, and which dialect a log speaks."""
 
 from __future__ import annotations
 

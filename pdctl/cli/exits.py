@@ -1,4 +1,4 @@
-"""The exit policy: the one place that turns an outcome into a status code, and a bug into a report."""
+"""End the process: with the exit code a verb returned or an error carries, on a signal, or with a report of a bug."""
 
 from __future__ import annotations
 

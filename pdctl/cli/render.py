@@ -1,4 +1,4 @@
-"""`pdctl render`: a topology as files that another system runs."""
+"""`pdctl render`: a topology as files that another system runs (what answers look like is in pdctl/render)."""
 
 from __future__ import annotations
 

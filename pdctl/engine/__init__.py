@@ -1,1 +1,1 @@
-"""The embedded PD engine: its own processes, started as `python -m pdctl.engine`; the only home of torch and nixl."""
+"""The embedded PD engine: its own processes, started as `python -m pdctl.engine`."""

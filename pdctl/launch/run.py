@@ -1,4 +1,4 @@
-"""A run as values: the content of run.json (schema pdctl.run/1), its events, and the conversion to and from JSON."""
+"""The record of a run: the content of run.json (schema pdctl.run/1), its events, and how it becomes JSON and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run directory, which is the record of a run: what was started, by whom, where its logs are, and how it ended.
+"""The directory of a run, which holds its record: what was started, by whom, where its logs are, how it ended.
 
 $PDCTL_HOME | $XDG_STATE_HOME/pdctl | ~/.local/state/pdctl
   runs/NAME/run.json        schema pdctl.run/1, replaced as a whole at every change

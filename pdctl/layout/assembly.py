@@ -1,4 +1,4 @@
-"""What is planned, role by role, and the instances that follow from it: hosts, GPUs, ports, ranks, command lines."""
+"""What is planned, role by role, and the instances that follow from it: hosts, GPUs, ports, ranks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PlannedDeployment(NamedTuple):
     name: str
     engine: str  # embedded | sglang
     release: Release
-    target: str  # local | pools
+    target: str  # local | pools | kubernetes
     cases: tuple[PlannedRole, ...]  # prefill, or prefill and decode
     bases: Bases
     model: ModelShape | None = None

@@ -1,4 +1,4 @@
-"""From a topology to the deployment that the layout solves."""
+"""Turn a topology into the values that `solve` plans from: shapes, flags held against the release, model, target."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a plan is made of: instances, their processes, the router, and what passes between them; and the document of it.
+"""What a plan is made of: instances, their processes, the router, and what passes between them; and the plan as JSON.
 
-That is `pdctl.plan/1`, which `-o json` and `-o yaml` print: fields are added, never renamed.
+Its schema is `pdctl.plan/1`, which `-o json` and `-o yaml` print: fields are added, never renamed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the processes of an instance are started with, and what starting them takes: every TCP port, every command."""
+"""What the processes of an instance are started with: the ports named, every port bound, words and environment."""
 
 from __future__ import annotations
 

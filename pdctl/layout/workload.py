@@ -1,4 +1,4 @@
-"""What the user said about GPUs, network and traffic, and the instances it needs; None and 0 where nothing was said."""
+"""What the user said about GPUs, network and traffic, and how many instances that takes; None and 0 where unsaid."""
 
 # Annotations are not deferred here: NamedTuple would compile each of them again at every start.
 

@@ -1,1 +1,1 @@
-"""The only writer to the terminal."""
+"""What answers look like, on the terminal and in files."""

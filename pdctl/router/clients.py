@@ -1,4 +1,4 @@
-"""The clients: where they come in, how many connections and bytes they may take, one request and the way back."""
+"""How connections are accepted, how many and how many bytes a client may take, and `Exchange`, one request."""
 
 from __future__ import annotations
 

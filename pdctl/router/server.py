@@ -1,4 +1,4 @@
-"""The clients' side: an HTTP/1.1 server on asyncio protocols that hands out one `Exchange` per request.
+"""The HTTP/1.1 server: reads requests from a client's connection and hands out one `Exchange` for each.
 
 Not ASGI: an event of a stream costs one write here, where ASGI needs a message, an await and a look at its keys
 (docs/router.md has the figures).

@@ -1,1 +1,1 @@
-"""Reconstruct one room's life across router, prefill and decode from plain logs."""
+"""From plain logs alone: one room's life across router, prefill and decode, all rooms, and what broke a deployment."""

@@ -1,4 +1,4 @@
-"""What follows for a room from all others: the router attempt that made it, and by counting, that its KV cache arrived.
+"""What all rooms together prove of one: which router attempt made it and, by counting, that its KV cache arrived.
 
 A room is joined to an attempt by time, status and place, and only where all joins agree. Counting requests accepted,
 answered and cut proves something where a room that goes well leaves no line.

@@ -1,4 +1,4 @@
-"""This host, for engines that run here: RDMA (PD401 to PD403, PD405, PD406, PD412) and environment (PD407 to PD617)."""
+"""This host, for engines that run here: RDMA (PD401 to PD403, PD405, PD406, PD412), environment (PD407, PD411 …)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers read from a plan or a manifest, with the place of each flag; where an address leads; checks of servers."""
+"""Servers read from a plan or a manifest, with each flag's place; where an address leads; `written` checks."""
 
 from __future__ import annotations
 

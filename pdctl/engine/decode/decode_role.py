@@ -3,7 +3,7 @@
 prealloc   the handshake is under way, or there is no memory yet; once both are there pages are reserved and announced
 transfer   the prefill writes into our pages; the last message carries the metadata row with the first token
 running    continuous batching; the prompt is never computed again
-draining   the room failed after we announced pages: they stay quarantined until the prefill can no longer write
+draining   the room failed after we announced pages: they stay quarantined until the prefill has stopped, or 30 s
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class DecodeRole(SchedulerRole):
         return KVPoll.FAILED if poll == KVPoll.SUCCESS and self._corruption(req) else poll
 
     def _poll_draining(self, state: dict[int, int]) -> None:
-        """Release pages once `_state` is SUCCESS: no prefill can write into them any more, on any rank."""
+        """Release pages once `_state` is SUCCESS: the prefill has stopped writing, or was given the time to."""
         for req in self.draining:
             if state[id(req)] == KVPoll.SUCCESS:
                 self.resources.outbox.append(Tokens(req.rid, [], drained=self._drained(req)))

@@ -1,4 +1,4 @@
-"""Where a room stands (SGLang's KVPoll, 0.5.23), what it has moved, why it failed; and rooms without a peer.
+"""Where a room stands (SGLang's KVPoll, 0.5.23), what it has moved, why it failed; `FakeSender`, `FakeReceiver`.
 
 A failure has a stable code, and SGLang's own sentence followed by what was missing and where. Requests that name the
 fake bootstrap host (warm-up and health) get a room whose other end is never waited for.

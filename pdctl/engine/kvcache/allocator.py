@@ -1,4 +1,4 @@
-"""Who holds which KV pages: contiguous runs of free ones, and the pages that each running request reads.
+"""Who holds which KV pages: free runs, the pages each running request reads, and the prefix cache (`RadixCache`).
 
 Contiguous, so that transfers merge and attention reads without a copy. A request's pages are kept in token order
 (sglang's req_to_token, by page instead of by token). Some of them may belong to the prefix cache: the row reads those

@@ -1,4 +1,4 @@
-"""What a rank has in every role (model, pages, metadata slots, limits), and a request, which takes its share of that.
+"""What a rank has in every role (model, pages, metadata slots, limits), and `Req`, a request, which takes its share.
 
 A request has its tokens, its pages, its place in the queues, the time of each step, and its log lines.
 """

@@ -1,4 +1,4 @@
-"""Which requests go into the next forward pass (waiting prompts, the running batch, the retracted), and that pass.
+"""Choose the requests of the next forward pass (waiting prompts, the running batch, the retracted), and run it.
 
 sglang 0.5.23 decode.py _allocatable_tokens: a request needs room for its tokens and for its headroom, which is
 `--num-reserved-decode-tokens` more tokens, or what it may still generate if that is less. It is admitted if this leaves

@@ -1,4 +1,4 @@
-"""Chooses the transport that `--disaggregation-transfer-backend` means on this machine, and its network interface."""
+"""Choose the transport for `--disaggregation-transfer-backend`, and its network interface; `FakeTransport`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn a plan into Kubernetes manifests: what `pdctl plan --target kubernetes` prints, as objects a cluster can run.
+"""Turn the plan that `pdctl plan --target kubernetes` prints into manifests: `pdctl render kubernetes`.
 
 The commands are the plan's own. An instance is a group of pods, one per node of the instance, created from one
 template; what differs from node to node (the rank, the leader's address) comes from variables that the operator sets.
