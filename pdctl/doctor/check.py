@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -276,3 +276,35 @@ def finding(
         evidence=tuple(evidence),
         fix=fill(said.fix, filled),
     )
+
+
+def merge_findings(found: Iterable[Finding]) -> list[Finding]:
+    """Merge like findings about several servers into one that names them all, at no instance."""
+    groups: dict[tuple[str, ...], list[Finding]] = {}
+    for one in found:
+        words = tuple(text.replace(one.instance, "\0", 1) if one.instance else text for text in (one.headline, one.fix))
+        groups.setdefault((one.code, one.severity.value, one.observed, one.expected, *words), []).append(one)
+    return [_join_findings(group) if len(group) > 1 else group[0] for group in groups.values()]
+
+
+def _join_findings(group: list[Finding]) -> Finding:
+    first, who = group[0], list(dict.fromkeys(one.instance for one in group))
+    if len(who) == 1:
+        return first
+    several = names(who)
+    evidence = dict.fromkeys(line for one in group for line in one.evidence)
+    return replace(
+        first,
+        instance="",
+        headline=agreeing(first.headline.replace(first.instance, several, 1), several),
+        fix=_fix_for_all(first.fix, who, several),
+        evidence=tuple(shorten_lines(list(evidence))),
+    )
+
+
+def _fix_for_all(fix: str, who: list[str], several: str) -> str:
+    """The fix for all servers: an option that takes the server and a value is repeated for each."""
+    option = re.search(rf"--[a-z-]+ {re.escape(who[0])}(?: (?!-)\S+)?$", fix) if who[0] else None
+    if option is None:
+        return fix.replace(who[0], several, 1)
+    return fix[: option.start()] + " ".join(option[0].replace(who[0], one, 1) for one in who)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pdctl.engines.pdctl import own_adapters
 from pdctl.engines.sglang.endpoints import paths
 from pdctl.engines.sglang.metrics import METRICS
-from pdctl.fleet import http_client, peer_json, prober
+from pdctl.fleet import http_client, peer_json, prometheus_text
 from pdctl.fleet.address import Unanswered, bracketed, parse
 from pdctl.fleet.deadline import Deadline, map_within
 from pdctl.fleet.http_connection import Call, wait
@@ -417,7 +417,7 @@ def _held_requests(url: str, probing: Prober) -> tuple[dict[str, float], bool] |
     if old.ok and entries:
         return _sum_over_ranks(entries, OLD_LOADS), False
     metrics = probing.ask(url, METRICS_PATH)
-    if metrics.ok and (found := prober.totals(metrics.text)).keys() & set(GAUGES):
+    if metrics.ok and (found := prometheus_text.totals(metrics.text)).keys() & set(GAUGES):
         return {name: found[name] for name in GAUGES if found.get(name)}, True
     return None
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines.reported_settings import Surface, surfaces
 from pdctl.engines.sglang.endpoints import paths
-from pdctl.fleet import http_client, peer_json, prober
+from pdctl.fleet import http_client, peer_json, prober, prometheus_text
 from pdctl.fleet.deadline import Deadline, map_within
 from pdctl.fleet.observations import ObservedEngine, Reply
 from pdctl.fleet.prober import Prober
@@ -81,7 +81,7 @@ def _probe(endpoint: Endpoint, probing: Prober, generate: bool) -> ObservedEngin
         info=info,
         model=_object(looks[model]) if model else peer_json.NOTHING,
         loads=peer_json.mappings(peer_json.mapping(loads.reply.body).get("loads")) if loads else (),
-        metrics=prober.totals(metrics.answer.text) if metrics and metrics.reply.ok else MappingProxyType({}),
+        metrics=prometheus_text.totals(metrics.answer.text) if metrics and metrics.reply.ok else MappingProxyType({}),
         health=looks[surface.health].reply if surface.health else None,
         health_generate=looks[surface.health_generate].reply if generate and surface.health_generate else None,
         replies=tuple(look.reply for look in every),

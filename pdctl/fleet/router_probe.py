@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pdctl.engines.kinds import router_answering
-from pdctl.fleet import http_client, peer_json, prober
+from pdctl.fleet import http_client, peer_json, prober, prometheus_text
 from pdctl.fleet.address import Unanswered, join, parse
 from pdctl.fleet.deadline import Deadline
 from pdctl.fleet.engine_probe import PATHS as INFO_PATHS
@@ -241,14 +241,16 @@ def _with_metrics(found: ObservedRouter, text: str, *, sure: bool) -> ObservedRo
     known = {worker.url for worker in found.workers or ()}
     named: set[str] = set()
     states: dict[str, int] = {}
-    for name, written, value in prober.samples(text):
+    for name, written, value in prometheus_text.samples(text):
         if name not in (STATE, PAIR_STATE, HEALTH):
             continue
-        labels = prober.labels(written)
+        labels = prometheus_text.labels(written)
         urls = [labels[label].rstrip("/") for label in ("worker", "prefill", "decode") if label in labels]
         named.update(urls)
         if name != HEALTH and value in STATES and known.issuperset(urls):
             states[" ".join(urls)] = int(value)
     if not text or not (sure or (known and known <= named)):
         return found
-    return replace(found, metrics=prober.totals(text), breakers=MappingProxyType(states), breakers_known=bool(states))
+    return replace(
+        found, metrics=prometheus_text.totals(text), breakers=MappingProxyType(states), breakers_known=bool(states)
+    )

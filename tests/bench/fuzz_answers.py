@@ -30,6 +30,7 @@ from pdctl.fleet import (  # noqa: E402
     http_client,
     peer_json,
     prober,
+    prometheus_text,
     router_probe,
 )
 from pdctl.fleet.address import Unanswered  # noqa: E402
@@ -172,9 +173,9 @@ def documents(chance: random.Random, body: bytes) -> None:
 
 def texts(chance: random.Random, body: bytes) -> None:
     text = body.decode("utf-8", "replace")
-    for sample in prober.samples(text):
-        prober.labels(sample.labels)
-    prober.totals(text)
+    for sample in prometheus_text.samples(text):
+        prometheus_text.labels(sample.labels)
+    prometheus_text.totals(text)
     for payload in http_client.payloads(body[at : at + 50] for at in range(0, len(body), 50)):
         peer_json.parse(payload)
     with contextlib.suppress(UsageError):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pdctl.fleet import peer_json, prober
+from pdctl.fleet import peer_json, prober, prometheus_text
 from tests.fleet.conftest import ANSWERS, ANY_JSON
 
 
@@ -53,7 +53,7 @@ def test_the_words_of_an_error_in_the_shapes_servers_use() -> None:
 
 def test_the_metrics_of_a_real_engine() -> None:
     text = (ANSWERS / "0.5.23-2p1d" / "prefill0.metrics").read_text()
-    found = prober.totals(text)
+    found = prometheus_text.totals(text)
     assert found["sglang:max_total_num_tokens"] == 4096.0
     assert found["sglang:num_prefill_bootstrap_queue_reqs"] == 0.0
     assert found["sglang:queue_time_seconds_count"] > 0
@@ -77,15 +77,15 @@ def test_series_are_summed_and_nonsense_is_passed_over() -> None:
             "\x00",
         ]
     )
-    assert prober.totals(text) == {"a": 5.5, "b": 1000.0}
-    labels = prober.labels('worker="http://h:1/\\\\",x="a\\nb",y="\\"q\\""')
+    assert prometheus_text.totals(text) == {"a": 5.5, "b": 1000.0}
+    labels = prometheus_text.labels('worker="http://h:1/\\\\",x="a\\nb",y="\\"q\\""')
     assert labels == {"worker": "http://h:1/\\", "x": "a\nb", "y": '"q"'}
 
 
 @given(st.text(max_size=200))
 @settings(max_examples=100, deadline=None)
 def test_any_text_gives_finite_totals(text: str) -> None:
-    for name, value in prober.totals(text + '\na{b="' + text).items():
+    for name, value in prometheus_text.totals(text + '\na{b="' + text).items():
         assert prober.NAME.fullmatch(name)
         assert math.isfinite(value)
 

@@ -30,7 +30,7 @@ from pdctl.fleet import (
     completion_stream,
     engine_probe,
     http_client,
-    prober,
+    prometheus_text,
     router_probe,
 )
 from pdctl.fleet.address import Unanswered
@@ -189,10 +189,10 @@ def _engine(data: bytes) -> wire.Says:
 def metrics(data: bytes) -> None:
     """Prometheus text."""
     text = data.decode("utf-8", "replace")
-    for sample in prober.samples(text):
+    for sample in prometheus_text.samples(text):
         assert sample.value == sample.value
-        prober.labels(sample.labels)
-    assert len(prober.totals(text)) <= prober.MAX_FAMILIES
+        prometheus_text.labels(sample.labels)
+    assert len(prometheus_text.totals(text)) <= prometheus_text.MAX_FAMILIES
 
 
 def bootstraps(data: bytes) -> None:

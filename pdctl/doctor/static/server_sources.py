@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
-from pdctl.doctor.check import NOT_FOR_EMBEDDED, Check, Skipped, Unknown, agreeing, names, shorten_lines
+from pdctl.doctor.check import NOT_FOR_EMBEDDED, Check, Skipped, Unknown, merge_findings
 from pdctl.doctor.static.servers import RouterLine, Server, Servers, WrittenSetting
 from pdctl.engines import numerals
 from pdctl.engines.kinds import EMBEDDED
@@ -23,9 +22,9 @@ from pdctl.manifests.manifest import COMPOSE, SCRIPT, PlacedWord
 from pdctl.topology import owned_flags as owned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from pdctl.doctor.check import Facts, Finding, Verdict
+    from pdctl.doctor.check import Facts, Verdict
     from pdctl.engines.versions import Version
     from pdctl.layout.instance_plan import InstancePlan, Plan, RouterPlan
     from pdctl.manifests.manifest import Container, Manifest, ManifestPod, Service
@@ -284,41 +283,9 @@ def written(code: str, judge: Callable[[Servers], Verdict], *, embedded: bool = 
         if servers.embedded and not embedded:
             return NOT_FOR_EMBEDDED
         verdict = judge(servers)
-        return verdict if isinstance(verdict, (Skipped, Unknown)) else together(verdict)
+        return verdict if isinstance(verdict, (Skipped, Unknown)) else merge_findings(verdict)
 
     return Check(code, (Needs.TOPOLOGY,), ask)
-
-
-def together(found: Iterable[Finding]) -> list[Finding]:
-    """`found` with like findings about several servers merged into one that names them all, at no instance."""
-    groups: dict[tuple[str, ...], list[Finding]] = {}
-    for one in found:
-        words = tuple(text.replace(one.instance, "\0", 1) if one.instance else text for text in (one.headline, one.fix))
-        groups.setdefault((one.code, one.severity.value, one.observed, one.expected, *words), []).append(one)
-    return [_join_findings(group) if len(group) > 1 else group[0] for group in groups.values()]
-
-
-def _join_findings(group: list[Finding]) -> Finding:
-    first, who = group[0], list(dict.fromkeys(one.instance for one in group))
-    if len(who) == 1:
-        return first
-    several = names(who)
-    evidence = dict.fromkeys(line for one in group for line in one.evidence)
-    return replace(
-        first,
-        instance="",
-        headline=agreeing(first.headline.replace(first.instance, several, 1), several),
-        fix=_for_all(first.fix, who, several),
-        evidence=tuple(shorten_lines(list(evidence))),
-    )
-
-
-def _for_all(fix: str, who: list[str], several: str) -> str:
-    """The fix for all servers: an option that takes the server and a value is repeated for each."""
-    option = re.search(rf"--[a-z-]+ {re.escape(who[0])}(?: (?!-)\S+)?$", fix) if who[0] else None
-    if option is None:
-        return fix.replace(who[0], several, 1)
-    return fix[: option.start()] + " ".join(option[0].replace(who[0], one, 1) for one in who)
 
 
 @lru_cache(maxsize=2)
