@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.launch.run import State
 from pdctl.launch.run_directory import RunDir
+from pdctl.launch.run_record import State
 
 ALONE = ["prlimit", "--nproc=1", "setpriv", "--reuid", "54321", "--bounding-set", "-all,+dac_override"]
 ALONE += ["--inh-caps", "+dac_override", "--ambient-caps", "+dac_override"]

@@ -179,8 +179,8 @@ def _of_run(name: str | None, static: bool) -> Subject:
     """
     from pdctl.doctor import request as asking
     from pdctl.launch import clusters, credentials, run_health
-    from pdctl.launch.run import State
     from pdctl.launch.run_directory import RunDir, describe_ended, find_run, home
+    from pdctl.launch.run_record import State
 
     root = home(os.environ)
     cluster = clusters.meant(root, name)

@@ -80,8 +80,8 @@ def sources(paths: Sequence[str], run: str | None) -> Sources:
             raise UsageError("`-` stands twice: stdin can be read once", "give it once")
         return Sources(tuple(paths), {})
     from pdctl.launch import launched  # imported late: needed only for the logs of a run
-    from pdctl.launch.run import OVER
     from pdctl.launch.run_directory import home
+    from pdctl.launch.run_record import OVER
 
     files = launched.find(home(os.environ), run, OVER).log_files()
     return Sources(tuple(files.names), files.names, files.shown, files.lost, files.ended)

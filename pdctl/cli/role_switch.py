@@ -26,7 +26,7 @@ from pdctl.units import flag_seconds
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pdctl.launch.run import Run
+    from pdctl.launch.run_record import Run
     from pdctl.switch.switch_order import Result, StepNote
 
 

@@ -9,8 +9,8 @@ from typing import Annotated
 from pdctl.cli.parameters import argument, option
 from pdctl.errors import ExitCode, NotFoundError
 from pdctl.launch import clusters, launched
-from pdctl.launch.run import State
 from pdctl.launch.run_directory import home, load_all, runs_of_others
+from pdctl.launch.run_record import State
 from pdctl.render import run_view, term
 from pdctl.units import flag_seconds
 

@@ -15,15 +15,15 @@ from pdctl.errors import ExitCode, limit_reached
 from pdctl.launch import storage
 from pdctl.launch.log_tail import PROBE, STAMP, last_lines
 from pdctl.launch.readiness import stages
-from pdctl.launch.run import MAY_TELL, NO_LINE, Exit, Process, RunOutcome, StartStage
+from pdctl.launch.run_record import MAY_TELL, NO_LINE, Exit, Process, RunOutcome, StartStage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from pdctl.engines.base import Row
     from pdctl.launch.deployment import Spec
-    from pdctl.launch.run import Run
     from pdctl.launch.run_directory import RunDir
+    from pdctl.launch.run_record import Run
     from pdctl.launch.runtime import Paired
 
 TAIL = 20

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pdctl.launch import procfs, storage
-from pdctl.launch.run import EventKind, Exit, Process, Run, RunEvent, RunOutcome, StartStage, State, with_process
+from pdctl.launch.run_record import EventKind, Exit, Process, Run, RunEvent, RunOutcome, StartStage, State, with_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -11,8 +11,8 @@ from pdctl.errors import NotFoundError, NotReadyError, PdctlError, UsageError
 from pdctl.launch import clusters, storage
 from pdctl.launch.log_tail import POLL as LOG_POLL
 from pdctl.launch.log_tail import LogFiles, history, parts
-from pdctl.launch.run import OVER, State
 from pdctl.launch.run_directory import RunDir, describe_ended, find_run, load_all
+from pdctl.launch.run_record import OVER, State
 from pdctl.suggestions import one_of
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pdctl.launch.clusters import ClusterHealth
     from pdctl.launch.deployment import Deployment
     from pdctl.launch.log_tail import LogLine, LogQuestion
-    from pdctl.launch.run import Run, RunEvent
     from pdctl.launch.run_health import RunHealth
+    from pdctl.launch.run_record import Run, RunEvent
 
 POLL = 0.5  # seconds between two checks while waiting
 

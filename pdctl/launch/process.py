@@ -18,7 +18,7 @@ from pdctl import program
 from pdctl.http_auth import masked
 from pdctl.launch import procfs
 from pdctl.launch.ending_reasons import in_words
-from pdctl.launch.run import Exit
+from pdctl.launch.run_record import Exit
 from pdctl.launch.runtime import Exited
 from pdctl.log_lines import stamp
 

@@ -12,7 +12,7 @@ from pdctl.errors import LimitError
 from pdctl.fleet import bootstrap_probe, canary_probe, http_client, router_probe
 from pdctl.fleet.canary_probe import Prompt, Side
 from pdctl.launch.deployment import ServerRole, Spec
-from pdctl.launch.run import StartStage
+from pdctl.launch.run_record import StartStage
 from pdctl.launch.runtime import Paired, Reached
 
 if TYPE_CHECKING:

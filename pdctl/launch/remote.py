@@ -14,15 +14,15 @@ from pdctl import user_files
 from pdctl.errors import ExitCode, LaunchError, NotReadyError, StorageError
 from pdctl.launch import credentials, ending_reasons, procfs, storage
 from pdctl.launch.log_tail import last_lines
-from pdctl.launch.run import OVER, EventKind, Run, RunEvent, RunOutcome, State
 from pdctl.launch.run_directory import SUPERVISOR
+from pdctl.launch.run_record import OVER, EventKind, Run, RunEvent, RunOutcome, State
 from pdctl.program import command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdctl.launch.run import Allocation
     from pdctl.launch.run_directory import RunDir
+    from pdctl.launch.run_record import Allocation
 
 POLL = 0.1  # seconds between reads of run.json
 MARGIN = 15.0  # seconds added to the supervisor's own deadlines

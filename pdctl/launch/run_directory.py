@@ -29,7 +29,7 @@ from pdctl.errors import NotFoundError, PdctlError, StorageError, UsageError
 from pdctl.launch import log_tail, procfs, storage
 from pdctl.launch.deployment import Deployment, ServerRole, Spec
 from pdctl.launch.log_tail import LogTail
-from pdctl.launch.run import MAY_TELL, NO_LINE, OVER, SCHEMA, Run, RunOutcome, State, decode, encode
+from pdctl.launch.run_record import MAY_TELL, NO_LINE, OVER, SCHEMA, Run, RunOutcome, State, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

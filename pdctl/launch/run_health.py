@@ -13,14 +13,14 @@ from pdctl.fleet.observations import Ended, Endpoint
 from pdctl.launch import credentials, ending_reasons, procfs, storage
 from pdctl.launch.deployment import OnDeath, ServerRole, Spec
 from pdctl.launch.log_tail import parts
-from pdctl.launch.run import OVER, EventKind, Process, Run, State
+from pdctl.launch.run_record import OVER, EventKind, Process, Run, State
 from pdctl.launch.storage import storage_trouble
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdctl.launch.run import Run, RunEvent
     from pdctl.launch.run_directory import RunDir
+    from pdctl.launch.run_record import Run, RunEvent
     from pdctl.layout.instance_plan import Plan
     from pdctl.topology.model import Topology
 

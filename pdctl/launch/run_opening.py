@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl import __version__
 from pdctl.errors import ExitCode, LaunchError, PdctlError, limit_reached
 from pdctl.launch import credentials, deployment_plan, ending_reasons, preflight, storage
-from pdctl.launch.run import OVER, Process, Run, RunOutcome, State
 from pdctl.launch.run_directory import RunDir, check_name, home
+from pdctl.launch.run_record import OVER, Process, Run, RunOutcome, State
 from pdctl.layout import instance_plan
 from pdctl.user_files import expanded
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
     from pdctl.launch.deployment import Deployment, Spec
-    from pdctl.launch.run import Exit, StartStage
+    from pdctl.launch.run_record import Exit, StartStage
 
 
 CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from pdctl import user_files
 from pdctl.errors import StorageError
-from pdctl.launch import run
-from pdctl.launch.run import Process, Run, RunOutcome, State
+from pdctl.launch import run_record
+from pdctl.launch.run_record import Process, Run, RunOutcome, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,14 +81,14 @@ def write(directory: Path, notice: Notice) -> bool:
 def read(directory: Path) -> Notice:
     """The notice; an empty one if there is none, or if it cannot be read."""
     try:
-        return run.decode(Notice, json.loads((directory / FILE).read_bytes()[:SIZE]))
+        return run_record.decode(Notice, json.loads((directory / FILE).read_bytes()[:SIZE]))
     except (OSError, ValueError, RecursionError):
         return Notice()
 
 
 def _encoded(notice: Notice) -> bytes:
     forms = (notice, dataclasses.replace(notice, processes=()))
-    whole = (json.dumps(run.encode(form), separators=(",", ":")).encode() for form in forms)
+    whole = (json.dumps(run_record.encode(form), separators=(",", ":")).encode() for form in forms)
     return next((data for data in whole if len(data) < SIZE), b"{}").ljust(SIZE - 1) + b"\n"
 
 

@@ -13,7 +13,7 @@ from pdctl.launch.deployment import OnDeath, ServerRole
 from pdctl.launch.journal import Journal
 from pdctl.launch.log_tail import LogTail, part
 from pdctl.launch.readiness import ReadinessWatch
-from pdctl.launch.run import EventKind, Run, RunEvent, RunOutcome, StartStage, State
+from pdctl.launch.run_record import EventKind, Run, RunEvent, RunOutcome, StartStage, State
 from pdctl.launch.runtime import (
     Exited,
     Interrupt,

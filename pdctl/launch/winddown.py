@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pdctl.fleet import router_probe
 from pdctl.launch import ending_reasons
 from pdctl.launch.deployment import Deployment, LaunchOptions, ServerRole
-from pdctl.launch.run import EventKind, RunOutcome, State
+from pdctl.launch.run_record import EventKind, RunOutcome, State
 from pdctl.launch.runtime import Exited, Interrupt, SupervisorMailbox
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from pdctl.launch.ending_reasons import span
 from pdctl.launch.readiness import stages
-from pdctl.launch.run import EventKind, RunEvent, StartStage
+from pdctl.launch.run_record import EventKind, RunEvent, StartStage
 from pdctl.render.run_view import PlainView
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.errors import PdctlError, StorageError
 from pdctl.launch.log_tail import PROBE, LogFollower, LogLine
-from pdctl.launch.run import EventKind, RunEvent
+from pdctl.launch.run_record import EventKind, RunEvent
 from pdctl.render import run_view, term
 from pdctl.render.run_view import PlainView, View
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pdctl.launch.clusters import Cluster
     from pdctl.launch.deployment import Deployment
     from pdctl.launch.kubectl import ClusterPod
-    from pdctl.launch.run import Run
     from pdctl.launch.run_directory import RunDir
+    from pdctl.launch.run_record import Run
     from pdctl.render.term import Term
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from pdctl.launch.clusters import ClusterHealth
 from pdctl.launch.deployment import ServerRole
 from pdctl.launch.ending_reasons import span
-from pdctl.launch.run import OVER, EventKind, RunEvent, StartStage, State
 from pdctl.launch.run_directory import as_document
+from pdctl.launch.run_record import OVER, EventKind, RunEvent, StartStage, State
 from pdctl.render.term import visible, write_table
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pdctl.launch.deployment import Deployment, Spec
     from pdctl.launch.kubectl import ClusterPod
     from pdctl.launch.log_tail import LogLine
-    from pdctl.launch.run import Run
     from pdctl.launch.run_health import InstanceHealth, RunHealth
+    from pdctl.launch.run_record import Run
     from pdctl.launch.targets.target import DryRun
     from pdctl.render.term import Term
 

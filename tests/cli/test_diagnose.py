@@ -13,8 +13,8 @@ import jsonschema
 import pytest
 
 from pdctl.launch import preflight, storage
-from pdctl.launch.run import State
 from pdctl.launch.run_opening import open_run
+from pdctl.launch.run_record import State
 from pdctl.logs.collector_format import without_colour
 from tests.cli.verb import BROKEN, DATA, FAILED, Verb, shell
 from tests.launch.conftest import DEADLINE, QUICK, deploy

@@ -13,9 +13,9 @@ import pytest
 from pdctl.cli import exits
 from pdctl.errors import ExitCode
 from pdctl.launch import preflight, procfs
-from pdctl.launch.run import Process, RunOutcome, State, with_process
 from pdctl.launch.run_directory import RunDir
 from pdctl.launch.run_opening import open_run
+from pdctl.launch.run_record import Process, RunOutcome, State, with_process
 from tests.launch.conftest import QUICK, deploy
 from tests.trace.recordings import ROOMS
 

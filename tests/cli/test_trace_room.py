@@ -15,8 +15,8 @@ import pytest
 
 from pdctl.cli.trace_room import RoomForm
 from pdctl.launch import preflight
-from pdctl.launch.run import State
 from pdctl.launch.run_opening import open_run
+from pdctl.launch.run_record import State
 from tests.cli.verb import BROKEN, DATA, FAILED, FINE, Verb, shell
 from tests.launch.conftest import DEADLINE, QUICK, deploy
 from tests.render.trace.schema import SCHEMA

@@ -15,8 +15,8 @@ from pdctl.doctor import bundle
 from pdctl.doctor.bundle import GONE, redact
 from pdctl.doctor.secret_name import FLAG, PROMPT, TOKENS
 from pdctl.launch import preflight
-from pdctl.launch.run import RunOutcome, State
 from pdctl.launch.run_opening import open_run
+from pdctl.launch.run_record import RunOutcome, State
 from tests.cases import for_each
 from tests.doctor.secret_forms import BASE, FORMS, HEX, PLAIN, SecretForm
 from tests.launch.conftest import QUICK, deploy

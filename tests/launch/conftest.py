@@ -15,8 +15,8 @@ import pytest
 
 from pdctl.launch import preflight, procfs, remote
 from pdctl.launch.deployment import Deployment, LaunchOptions, ServerPort, ServerRole, Spec
-from pdctl.launch.run import Run, State
 from pdctl.launch.run_opening import Opened, open_run
+from pdctl.launch.run_record import Run, State
 from tests.ports import free_ports
 
 STANDIN = str(Path(__file__).with_name("standin.py"))

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pdctl.launch import ending_reasons, preflight, run_directory, run_health
-from pdctl.launch.run import EventKind, Exit, RunEvent, RunOutcome, State, with_process
 from pdctl.launch.run_opening import open_run
+from pdctl.launch.run_record import EventKind, Exit, RunEvent, RunOutcome, State, with_process
 from tests.cases import for_each
 from tests.launch.conftest import QUICK, deploy
 

@@ -14,7 +14,7 @@ from pdctl.fleet.bootstrap_probe import NEW, QUERY
 from pdctl.launch.deployment import ServerRole, Spec
 from pdctl.launch.log_tail import LogTail
 from pdctl.launch.readiness import ReadinessWatch
-from pdctl.launch.run import StartStage
+from pdctl.launch.run_record import StartStage
 from pdctl.launch.runtime import Reached
 from tests.fleet.conftest import LONG, Answers, Serve, closed_port, port_of, serve
 

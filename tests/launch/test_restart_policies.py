@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pdctl.launch.deployment import Deployment, LaunchOptions, OnDeath, ServerRole
-from pdctl.launch.run import EventKind, Run, RunEvent, RunOutcome, State
 from pdctl.launch.run_opening import open_run
+from pdctl.launch.run_record import EventKind, Run, RunEvent, RunOutcome, State
 from pdctl.launch.supervisor import STEADY, Supervisor
 from tests.launch.conftest import deploy, standin
 from tests.launch.virtual import EPOCH, VirtualMailbox, VirtualRuntime, VirtualWatch, started_generations, stop

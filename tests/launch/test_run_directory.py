@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from pdctl.errors import LaunchError, NotFoundError, PdctlError, UsageError
-from pdctl.launch import launched, preflight, procfs, remote, run, run_directory
-from pdctl.launch.run import EventKind, Exit, Process, Run, RunEvent, RunOutcome, StartStage, State, with_process
+from pdctl.launch import launched, preflight, procfs, remote, run_directory, run_record
 from pdctl.launch.run_opening import Opened, open_run
+from pdctl.launch.run_record import EventKind, Exit, Process, Run, RunEvent, RunOutcome, StartStage, State, with_process
 from tests.launch.conftest import QUICK, deploy
 
 
@@ -36,11 +36,11 @@ def test_a_run_survives_the_disk(tmp_path: Path) -> None:
 
 
 def test_documents_of_other_versions_can_be_read() -> None:
-    assert run.decode(Exit, {"code": 1, "signal": 0, "at": 2, "new_field": []}) == Exit(1, 0, 2.0)
+    assert run_record.decode(Exit, {"code": 1, "signal": 0, "at": 2, "new_field": []}) == Exit(1, 0, 2.0)
     with pytest.raises(ValueError, match=r"Process\.pid: expected int, found 'x'"):
-        run.decode(Process, {"name": "a", "pid": "x"})
+        run_record.decode(Process, {"name": "a", "pid": "x"})
     with pytest.raises(ValueError, match="Exit: "):
-        run.decode(Exit, {"code": 1})
+        run_record.decode(Exit, {"code": 1})
 
 
 def test_a_second_launch_of_a_living_run_is_refused(tmp_path: Path) -> None:

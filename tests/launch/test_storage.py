@@ -15,8 +15,8 @@ import pytest
 from pdctl.errors import ExitCode, StorageError
 from pdctl.launch import preflight, remote, storage
 from pdctl.launch.journal import Journal
-from pdctl.launch.run import EventKind, Process, RunOutcome, State
 from pdctl.launch.run_opening import Opened, open_run
+from pdctl.launch.run_record import EventKind, Process, RunOutcome, State
 from pdctl.launch.storage import CrashNotice, Notice
 from tests.cases import for_each
 from tests.cli.verb import Verb

@@ -16,7 +16,7 @@ import pytest
 from pdctl.fleet import listeners
 from pdctl.launch import procfs, run_health
 from pdctl.launch.deployment import OnDeath
-from pdctl.launch.run import EventKind, Run, StartStage, State
+from pdctl.launch.run_record import EventKind, Run, StartStage, State
 from tests.launch.conftest import Supervised, deploy, eventually
 
 Launch = Callable[..., Supervised]

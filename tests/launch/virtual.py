@@ -16,7 +16,7 @@ from queue import Empty
 from pdctl.launch.deployment import Deployment, Spec
 from pdctl.launch.log_tail import LogTail
 from pdctl.launch.readiness import stages
-from pdctl.launch.run import Exit, Run, StartStage
+from pdctl.launch.run_record import Exit, Run, StartStage
 from pdctl.launch.runtime import Exited, Interrupt, Message, Reached, SupervisorMailbox
 
 EPOCH = 1_800_000_000.0  # what the wall clock says when the virtual one says 0

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from pdctl.launch.deployment import Deployment
 from pdctl.launch.log_tail import LogLine
-from pdctl.launch.run import EventKind, RunEvent, StartStage
+from pdctl.launch.run_record import EventKind, RunEvent, StartStage
 from pdctl.render.board import TerminalView
 from pdctl.render.foreground import LaunchProgress, choose
 from pdctl.render.run_view import NamePrefix, PlainView, View

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from pdctl.errors import PdctlError
 from pdctl.launch import deployment_plan
-from pdctl.launch.run import RunOutcome, State
 from pdctl.launch.run_directory import RunDir
+from pdctl.launch.run_record import RunOutcome, State
 from pdctl.launch.slurm import host_placement
 from pdctl.launch.supervisor import Supervisor
 from pdctl.launch.targets.slurm import SlurmRuntime
 from pdctl.topology import resolve
 
 if TYPE_CHECKING:
-    from pdctl.launch.run import Run
+    from pdctl.launch.run_record import Run
     from pdctl.topology.model import Topology
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.errors import InfeasibleError, LaunchError, NotReadyError
 from pdctl.launch import deployment_plan
-from pdctl.launch.run import Allocation, RunSeat
+from pdctl.launch.run_record import Allocation, RunSeat
 from pdctl.launch.slurm import queue
 from pdctl.layout.hosts import Site
 from pdctl.layout.planner import plan_topology

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pdctl import user_files
 from pdctl.launch.process import close_generation, open_generation
-from pdctl.launch.run import Exit
+from pdctl.launch.run_record import Exit
 from pdctl.launch.runtime import Exited, Located
 from pdctl.launch.slurm import queue
 from pdctl.program import command

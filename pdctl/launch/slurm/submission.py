@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pdctl import program
 from pdctl.errors import LaunchError, NotReadyError, UsageError
 from pdctl.launch import ending_reasons
-from pdctl.launch.run import Allocation, EventKind, Run, RunEvent, RunOutcome, State
+from pdctl.launch.run_record import Allocation, EventKind, Run, RunEvent, RunOutcome, State
 from pdctl.launch.runtime import Obstacle
 from pdctl.launch.slurm import host_placement, queue
 from pdctl.launch.slurm.queue import minutes

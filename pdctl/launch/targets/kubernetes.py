@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pdctl.launch.kubectl import ClusterPod
     from pdctl.launch.log_tail import LogQuestion
-    from pdctl.launch.run import RunEvent
+    from pdctl.launch.run_record import RunEvent
     from pdctl.launch.targets.target import Display, LaunchOrder
     from pdctl.layout.instance_plan import Plan
     from pdctl.manifests.write.kubernetes_settings import KubernetesSettings

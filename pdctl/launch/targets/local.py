@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdctl.launch.deployment import Deployment, Spec
-    from pdctl.launch.run import RunOutcome
     from pdctl.launch.run_opening import Opened
+    from pdctl.launch.run_record import RunOutcome
     from pdctl.launch.runtime import Exited
     from pdctl.launch.targets.target import Display, LaunchOrder
 

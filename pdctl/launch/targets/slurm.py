@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdctl.launch.deployment import Deployment, Spec
-    from pdctl.launch.run import Allocation, RunOutcome
+    from pdctl.launch.run_record import Allocation, RunOutcome
     from pdctl.launch.runtime import Exited, Located
     from pdctl.launch.slurm.step import StepTask
     from pdctl.launch.targets.target import Display, LaunchOrder

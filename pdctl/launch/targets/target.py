@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from pdctl.launch.clusters import Cluster
     from pdctl.launch.deployment import Deployment, OnDeath
     from pdctl.launch.kubectl import ClusterPod
-    from pdctl.launch.run import Run, RunEvent, RunOutcome
     from pdctl.launch.run_directory import RunDir
+    from pdctl.launch.run_record import Run, RunEvent, RunOutcome
     from pdctl.layout.instance_plan import Plan
     from pdctl.layout.shape import Caution
     from pdctl.topology.model import Topology

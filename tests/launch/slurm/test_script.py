@@ -10,8 +10,8 @@ import pytest
 
 from pdctl.errors import LaunchError, UsageError
 from pdctl.launch import deployment_plan
-from pdctl.launch.run import Allocation, RunSeat
 from pdctl.launch.run_directory import RunDir
+from pdctl.launch.run_record import Allocation, RunSeat
 from pdctl.launch.slurm import host_placement, submission
 from pdctl.launch.targets.slurm import SlurmRuntime, SlurmTarget
 from pdctl.launch.targets.target import LaunchOrder
