@@ -39,15 +39,19 @@ class Clock:
     """Reads stamps. `since` returns the earliest time an undated stamp can mean: the first such time of day after it.
 
     It is called only for such a stamp. Without it, undated stamps count from the epoch: consistent within one day.
+    timed: False for a log whose lines carry no time; what stands where a stamp would is quoted text.
     """
 
-    def __init__(self, zone: dt.tzinfo | None, since: Callable[[], float] | None = None) -> None:
+    def __init__(self, zone: dt.tzinfo | None, since: Callable[[], float] | None = None, *, timed: bool = True) -> None:
         self._zone = zone
+        self._timed = timed
         self._ask_since = since
         self._minutes: dict[tuple[int, int, int, int, int, int | None], tuple[float, float]] = {}
 
     def read(self, stamp: Stamp) -> Instant | None:
         """The time of a stamp; None for a date that does not exist or that no log can have."""
+        if not self._timed:
+            return None
         second = stamp.second + stamp.micro / 1e6
         if stamp.month == 0:
             return Instant(self._of_day(stamp) + second, stamp.resolution_s)

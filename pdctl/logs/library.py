@@ -268,7 +268,7 @@ class Library:
         zone, undated = self._clocks.zone_of(log), self._clocks.since(log)
         task = RoomScanTask(
             part, self._bounds(part), identity.speaker, identity.role, rows, anchors(rows, identity), zone, undated,
-            self._since, self._until, "",
+            self.sample(log).timed, self._since, self._until, "",
         )  # fmt: skip
         return ScannedPart(task, log.instance)
 

@@ -49,6 +49,7 @@ _ID_LENGTHS = range(15, 33)
 _WORDS = bytes(byte if chr(byte).isascii() and (chr(byte).isalnum() or byte == 0x2E) else 0x20 for byte in range(256))
 _MOST_IDS = 64  # of a log's head, and as many of the rest: two logs are compared by them
 _UTC = Clock(dt.timezone.utc)
+QUOTED = 10  # lines, at least, for each that quotes a time, in a log whose own lines carry none
 
 
 class LogSample:
@@ -85,8 +86,23 @@ class LogSample:
         return not known or any(_HEX.search(line) for line in (*self.head, *self.rest))
 
     @cached_property
+    def timed(self) -> bool:
+        """Whether its lines carry times. If no known line does, the few stamps of other lines are quoted text."""
+        lines = [line for line in (*self.head, *self.rest) if line.strip()]
+        known = False
+        for line in lines:
+            if self._speech.match(line) is not None:
+                if stamp_of(cut(line)) is not None:
+                    return True
+                known = True
+        stamped = sum(stamp_of(cut(line)) is not None for line in lines)
+        return not known or stamped * QUOTED > len(lines)
+
+    @cached_property
     def stamps(self) -> tuple[Stamp, ...]:
-        """The first and the last stamp of the samples."""
+        """The first and the last stamp of the samples; () if its lines carry no times."""
+        if not self.timed:
+            return ()
         found = (_first(self.head), _first(reversed(self.rest or self.head)))
         return tuple(stamp for stamp in found if stamp is not None)
 
@@ -115,7 +131,7 @@ class LogSample:
     def ids(self) -> Mapping[bytes, float]:
         """Rooms and request ids of the samples → when each first occurs, as written, in seconds as if it were UTC."""
         found: dict[bytes, float] = {}
-        for lines in (self.head, self.rest):
+        for lines in (self.head, self.rest) if self.timed else ():
             most = len(found) + _MOST_IDS
             for line in lines:
                 words = line.translate(_WORDS).split()
@@ -145,7 +161,9 @@ class LogClocks:
     def of(self, log: Log) -> Clock:
         found = self._clocks.get(log.instance)
         if found is None:
-            found = self._clocks[log.instance] = Clock(self.zone_of(log), lambda: self.since(log))
+            found = self._clocks[log.instance] = Clock(
+                self.zone_of(log), lambda: self.since(log), timed=self._sample(log).timed
+            )
         return found
 
     def zone_of(self, log: Log) -> dt.tzinfo | None:

@@ -45,8 +45,8 @@ class RoomScanTask(NamedTuple):
     """One part and all that is known about it. Can be sent to another process.
 
     bounds: bytes to read. rows: those its speaker writes; role: "" if unknown. anchors: words other than `room` that
-    precede a room in it. undated: see Clock. since, until: epoch seconds; lines outside do not count. spill: path of a
-    new file.
+    precede a room in it. undated, timed: see Clock. since, until: epoch seconds; lines outside do not count. spill:
+    path of a new file.
     """
 
     part: LogPart
@@ -57,6 +57,7 @@ class RoomScanTask(NamedTuple):
     anchors: tuple[bytes, ...]
     zone: dt.tzinfo | None
     undated: float
+    timed: bool
     since: float
     until: float
     spill: str
@@ -102,7 +103,7 @@ class _RoomScan:
         self._bytes_patterns: dict[str, re.Pattern[bytes]] = {}
         self._bits: dict[str, int] = {}
         self._memo: dict[bytes, int] = {}
-        self._clock = Clock(task.zone, lambda: task.undated)
+        self._clock = Clock(task.zone, lambda: task.undated, timed=task.timed)
         self._limited = task.since > float("-inf") or task.until < float("inf")
         self._times: dict[bytes, float] = {}
         self._minutes: dict[bytes, float] = {}  # epoch seconds at which each began
@@ -221,7 +222,7 @@ class _RoomScan:
             stamp = split(text[line : behind if behind >= 0 else len(text)]).stamp
             instant = self._clock.read(stamp) if stamp else None
             t = instant.t if instant else UNTIMED
-            if whole is None:
+            if whole is None or instant is None:
                 return t
             minute = self._minutes[whole[1]] = t - int(whole[2])
         t = minute + int(whole[2])

@@ -211,13 +211,17 @@ class Case:
         ]
 
     def dialled(self, failed: Event) -> tuple[HostPort, Event] | None:
-        """The address the decode could not reach while the room waited, and its line; None unless lines name one."""
-        assert failed.t is not None
+        """The address the decode could not reach while the room waited, and its line; None unless lines name one.
+
+        Of a log without times, only the failure's own line counts: which others belong to the wait, nothing tells.
+        """
         own = parse_address(failed.values.get("addr", "") or message_details.looked_up(failed.text) or "")
         if own is not None and failed.row.cause == "PD210":
             return None  # a rank's own port, which the bootstrap server gave
         if own is not None:
             return own, failed
+        if failed.t is None:
+            return None
         span = self.room_events.span
         since = (span[0] if span else failed.t) - NEAR
         lines = self.lines(failed.instance, (Sign.BOOTSTRAP_DIALLED,), since, failed.t)
@@ -247,8 +251,9 @@ class Case:
         )
         if status:
             return status, failed
+        if failed.t is None:
+            return None
         span = self.room_events.span
-        assert failed.t is not None
         since = (span[0] if span else failed.t) - NEAR
         refused = self.lines(failed.instance, (Sign.BOOTSTRAP_REFUSED,), since, failed.t)
         if any(_host_and_port(event) in (None, address) for event in refused):

@@ -137,10 +137,12 @@ def _listed(case: Case, instance: ObservedInstance | None) -> list[tuple[ListedP
 def unreachable(case: Case) -> CauseFinding | None:
     """The decode found no bootstrap server where the request sent it."""
     failed = case.decode_failed
-    if failed is None or not failed.proves(Sign.GAVE_UP_UNMET) or failed.t is None:
+    if failed is None or not failed.proves(Sign.GAVE_UP_UNMET):
         return None
     if message_details.NO_ADDRESS in failed.text:
         return _no_address(case, failed)
+    if failed.t is None:
+        return None
     found = case.dialled(failed)
     if found is None:
         return None
