@@ -1,4 +1,4 @@
-"""Doctor's vocabulary: the facts one run gathered, the checks that judge them, and the findings they yield."""
+"""What doctor works with: the facts one run gathered, the checks that judge them, and the findings they yield."""
 
 from __future__ import annotations
 

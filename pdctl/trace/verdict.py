@@ -1,4 +1,4 @@
-"""The verdict on a case: its cause, how it ended, what no line says, and notes."""
+"""The verdict on a case: its cause (by `ORDER`), how it ended, what no line says, and notes."""
 
 from __future__ import annotations
 

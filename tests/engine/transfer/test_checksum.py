@@ -9,7 +9,7 @@ import pytest
 
 from pdctl.engine.kvcache.pool_geometry import Layout, PoolGeometry
 from pdctl.engine.transfer.checksum import ChecksumTransport, Difference, Region
-from pdctl.engine.transfer.select import FakeTransport
+from pdctl.engine.transfer.fake import FakeTransport
 from pdctl.engine.transfer.shm import ShmTransport
 from pdctl.engine.transfer.transport import Cut, TransferError
 from tests.engine.transfer.cuts import DST, PAGES, SRC, cells, shape

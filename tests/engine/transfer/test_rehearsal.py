@@ -9,7 +9,7 @@ import pytest
 
 from pdctl.engine.drill.fault_points import Armed, kill, read
 from pdctl.engine.drill.kv_faults import FaultyTransport
-from pdctl.engine.transfer.select import FakeTransport
+from pdctl.engine.transfer.fake import FakeTransport
 from pdctl.engine.transfer.transport import OpState, Transport, TransportWrapper, find
 from tests.engine.processes import started
 from tests.engine.transfer.backends import BACKENDS

@@ -7,7 +7,7 @@ import pytest
 
 from pdctl.engine.kvcache.pool_geometry import Layout
 from pdctl.engine.transfer import select
-from pdctl.engine.transfer.select import FakeTransport
+from pdctl.engine.transfer.fake import FakeTransport
 from pdctl.engine.transfer.transport import Cut, OpState, TransferError
 from tests.engine.transfer.backends import BACKENDS, expected_after
 from tests.engine.transfer.far import FarPool, geometry, move, noise, open_pool, pair, wait_for
