@@ -8,12 +8,13 @@ import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
+from pdctl.cli import log_sources
 from pdctl.cli.exits import reraise
 from pdctl.cli.parameters import argument, option
 from pdctl.errors import NotFoundError, NotProbedError, PdctlError, UsageError
 from pdctl.fleet import completion_stream
 from pdctl.http_auth import key_of
-from pdctl.launch import credentials, run_health
+from pdctl.launch import credentials, launched, run_health
 from pdctl.launch.run_directory import RunDir, describe_ended, find_run, home
 from pdctl.launch.run_record import State
 from pdctl.render import answer, term
@@ -132,7 +133,10 @@ def _source(name: str | None, url: str | None, key_env: str) -> tuple[AnswerSour
             raise UsageError(f"--url {url}: not an address", "write it as http://127.0.0.1:8000")
         base = url.rstrip("/")
         return answer.AnswerSource("", base, completion_stream.first_model(base, key=key)), key
-    run = find_run(home(os.environ), name)
+    root = home(os.environ)
+    run = find_run(root, name)
+    if name is None:
+        log_sources.tell_choice(launched.LaunchedRun(root, run))
     if run.state in (State.FAILED, State.STOPPED):  # only a run named explicitly can be over here
         raise NotFoundError(
             f"run `{run.name}` {describe_ended(run)}: nobody is left to ask", f"pdctl diagnose --run {run.name}"

@@ -43,7 +43,7 @@ def command(
     """Say what happened to a deployment: who died, when and why, which rooms that took along, what is misconfigured.
 
     \b
-    pdctl diagnose                                  # of the only run alive, or the latest
+    pdctl diagnose                                  # of the only run alive, or the last to end
     pdctl diagnose logs/
     pdctl diagnose prefill*.log decode.log router.log.gz -o json
     kubectl logs -l app=sglang --prefix --tail=-1 | pdctl diagnose -

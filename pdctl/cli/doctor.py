@@ -177,8 +177,9 @@ def _of_run(name: str | None, static: bool) -> Subject:
 
     Raise UsageError for a run on Kubernetes, NotFoundError without a run, NotProbedError for one that was stopped.
     """
+    from pdctl.cli import log_sources
     from pdctl.doctor import request as asking
-    from pdctl.launch import clusters, credentials, run_health
+    from pdctl.launch import clusters, credentials, launched, run_health
     from pdctl.launch.run_directory import RunDir, describe_ended, find_run, home
     from pdctl.launch.run_record import State
 
@@ -194,6 +195,8 @@ def _of_run(name: str | None, static: bool) -> Subject:
         if name is not None:
             raise
         raise NotFoundError(error.message, "name a topology, --router URL, or --prefill URL and --decode URL") from None
+    if name is None:
+        log_sources.tell_choice(launched.LaunchedRun(root, run))
     if run.state is State.STOPPED and not static:
         why = run.outcome.message if run.outcome is not None else "it was stopped"
         raise NotProbedError(f"run {run.name} is over ({why}): nothing of it can be asked", f"pdctl logs {run.name}")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdctl.engines.row_matching import Speech
+    from pdctl.launch.launched import Launched
     from pdctl.logs.library import Library
     from pdctl.logs.part import LogPart
     from pdctl.logs.source import Log
@@ -72,7 +73,7 @@ class LogReading(NamedTuple):
 
 
 def sources(paths: Sequence[str], run: str | None) -> Sources:
-    """The paths as typed; without any, the logs of the named run, of the only live one, or of the latest."""
+    """The paths as typed; without any, the logs of the named run, of the only live one, or of the last to end."""
     if paths:
         if run is not None:
             raise UsageError("--run and PATH name two places", "give one of them")
@@ -83,8 +84,30 @@ def sources(paths: Sequence[str], run: str | None) -> Sources:
     from pdctl.launch.run_directory import home
     from pdctl.launch.run_record import OVER
 
-    files = launched.find(home(os.environ), run, OVER).log_files()
+    found = launched.find(home(os.environ), run, OVER)
+    files = found.log_files()
+    if run is None:
+        tell_choice(found, read=True)
     return Sources(tuple(files.names), files.names, files.shown, files.lost, files.ended)
+
+
+def tell_choice(found: Launched, read: bool = False) -> None:
+    """Where nobody named a run: print to stderr which others ended badly since `found` was launched.
+
+    read: its logs are read, and the answer need not name it: print its name and state too.
+    """
+    from pdctl.launch.run_directory import RunDir, describe_ended, ended_badly_since, home
+    from pdctl.launch.run_record import OVER  # imported late: needed only where no run is named
+
+    if found.deployment is None:
+        return
+    root = home(os.environ)
+    run = RunDir.of(root, found.name).look()
+    if read:
+        state = describe_ended(run) if run.condition in OVER else f"is {run.condition.value}"
+        term.err().write(f"note: the logs are those of run `{run.name}`, which {state}")
+    for other in ended_badly_since(root, run):
+        term.err().write(f"note: run `{other.name}` {describe_ended(other)}; pdctl diagnose --run {other.name}")
 
 
 def earlier(chosen: Sources) -> list[str]:

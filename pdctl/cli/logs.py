@@ -35,13 +35,15 @@ def command(
     """Show or follow the logs of a run.
 
     \b
-    pdctl logs -f                                 # the only run alive, or the latest
+    pdctl logs -f                                 # the only run alive, or the last to end
     pdctl logs blue decode-0 --tail 50
     pdctl logs blue.1                             # an earlier run of that name (pdctl ls)
     pdctl logs blue --since -10m                  # the ten minutes before the last line
     pdctl logs blue --grep 'room=123|ERROR'
     """
     found, instances = launched.find_by(home(os.environ), words or [])
+    if not words or words[0] != found.name:
+        log_sources.tell_choice(found, read=True)
     printer = run_view.LogPrinter(found.deployment, term.out(), _pattern(grep), raw)
     begins = None if since is None else _begins(found, since)
     try:

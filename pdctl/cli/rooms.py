@@ -82,7 +82,7 @@ def command(
     """List the rooms in the logs: when, which pair, the phase it reached, how long, how it ended.
 
     \b
-    pdctl rooms                                        # of the only run alive, or the latest
+    pdctl rooms                                        # of the only run alive, or the last to end
     pdctl rooms logs/ --outcome failed --outcome hung
     pdctl rooms logs/ --sort duration --reverse --limit 10
     pdctl rooms 'logs/*.log.gz' --filter cause=PD2* --prefill prefill-1 -o tsv

@@ -6,6 +6,7 @@ import os
 from enum import Enum
 from typing import Annotated
 
+from pdctl.cli import log_sources
 from pdctl.cli.parameters import argument, option
 from pdctl.errors import ExitCode, NotFoundError
 from pdctl.launch import clusters, launched
@@ -39,6 +40,8 @@ def status(
         health = found.await_ready(limit, lambda missing: run_view.cluster_waiting(missing, term.err()))
     else:
         health = found.health()
+    if run is None:
+        log_sources.tell_choice(found)
     if output is RunForm.JSON:
         term.out().write(run_view.status_json(health))
     else:

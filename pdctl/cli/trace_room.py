@@ -89,7 +89,7 @@ def command(
     """Tell the story of one room from the logs of router, prefills and decodes, and name the cause when it broke.
 
     \b
-    pdctl trace-room 2148025886387619708                     # in the logs of the only run alive, or the latest
+    pdctl trace-room 2148025886387619708                     # in the logs of the only run alive, or the last to end
     pdctl trace-room 2148025886387619708 logs/ router.log.gz
     pdctl trace-room 0x1dcf43f1d9a31f3c 'logs/*.log' -o html --output-file room.html
     pdctl trace-room --last-failed --run blue

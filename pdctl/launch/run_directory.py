@@ -298,8 +298,8 @@ def runs_of_others() -> tuple[str, ...]:
 
 
 def find_run(root: Path, name: str | None, also: tuple[State, ...] = ()) -> Run:
-    """The run called `name`, or the only live one. If none is alive: the latest run if its state is in `also`, or, if
-    `also` contains STALE, the latest stale one. Raise NotFoundError or UsageError."""
+    """The run called `name`, or the only live one. If none is alive: the run that ended last if its state is in `also`,
+    or, if `also` contains STALE, the last stale one. Raise NotFoundError or UsageError."""
     if name is not None:
         return _named(root, name)
     runs, unreadable = load_all(root)
@@ -310,7 +310,8 @@ def find_run(root: Path, name: str | None, also: tuple[State, ...] = ()) -> Run:
         raise UsageError(f"{len(alive)} runs are alive: {names}", f"name one of them: {alive[0].name}")
     if alive:
         return alive[0]
-    stale = [run for run, condition in conditions if condition is State.STALE]
+    runs = tuple(sorted(runs, key=lambda run: -_last_sign(root, run)))
+    stale = [run for run in runs if run.condition is State.STALE]
     for run in (*runs[:1], *stale):
         if run.condition in also:
             return run
@@ -322,13 +323,31 @@ def find_run(root: Path, name: str | None, also: tuple[State, ...] = ()) -> Run:
             what, _, fix = unreadable[0].partition("; ")
             raise StorageError(what, fix)
         raise NotFoundError("; ".join(("no run is alive", *runs_of_others())), "pdctl launch 2p1d")
-    latest = runs[0]
-    fix = f"pdctl diagnose --run {latest.name}" if latest.state is State.FAILED else "pdctl launch 2p1d"
-    raise NotFoundError(f"no run is alive; the latest, `{latest.name}`, {describe_ended(latest)}", fix)
+    last = runs[0]
+    fix = f"pdctl diagnose --run {last.name}" if last.state is State.FAILED else "pdctl launch 2p1d"
+    raise NotFoundError(f"no run is alive; the last to end, `{last.name}`, {describe_ended(last)}", fix)
+
+
+def _last_sign(root: Path, run: Run) -> float:
+    """When a run ended, in seconds since the epoch; for a stale one, when it last wrote a line of its logs."""
+    last = run.events[-1].at if run.events else run.created
+    if run.condition is State.STALE:
+        with contextlib.suppress(OSError):
+            last = max((file.stat().st_mtime for file in RunDir.of(root, run.name).logs.iterdir()), default=last)
+    return last
+
+
+def ended_badly_since(root: Path, chosen: Run) -> tuple[Run, ...]:
+    """The other runs that failed or became stale after `chosen` was launched, the last to end first."""
+    bad = (run for run in load_all(root)[0] if run.condition in (State.FAILED, State.STALE) and run.name != chosen.name)
+    ended = sorted(((_last_sign(root, run), run.name, run) for run in bad), key=lambda each: each[:2], reverse=True)
+    return tuple(run for at, _, run in ended if at >= chosen.created)
 
 
 def describe_ended(run: Run) -> str:
     """How and why a run ended, in one line: its outcome without the log lines."""
+    if run.condition is State.STALE:
+        return "is stale: its supervisor died"
     what = "failed" if run.state is State.FAILED else "was stopped"
     why = run.outcome.message.partition("\n")[0] if run.outcome is not None else ""
     for words in (f". {MAY_TELL} ", f". {NO_LINE} "):

@@ -393,11 +393,14 @@ def test_after_a_death_status_and_doctor_say_the_recorded_cause_and_where_to_loo
     assert "No line of " in status.stdout  # a process that is killed cannot write one, and no error stands before it
     assert "\n    decode-0 | [" not in status.stdout
     why = "failed: decode-0 was killed by SIGKILL (from outside, or OOM-killed: see dmesg)"
-    for words, said in (((), "no run is alive; the latest, `blue`,"), (("--run", "blue"), "run `blue`")):
+    for words, said in (((), "no run is alive; the last to end, `blue`,"), (("--run", "blue"), "run `blue`")):
         asked = shell.run("ask", "Hello", *words)
         assert (asked.returncode, asked.stdout) == (5, "")
         assert asked.stderr.startswith(f"error: {said} {why}")
         assert asked.stderr.endswith("\n  fix: pdctl diagnose --run blue\n")
+    for verb in ("diagnose", "rooms", "logs"):
+        assert f"note: the logs are those of run `blue`, which {why}" in shell.run(verb).stderr
+        assert "those of run" not in shell.run(verb, *(("blue",) if verb == "logs" else ("--run", "blue"))).stderr
     missing = shell.run("logs", "prefill-7")
     assert missing.returncode == 5
     assert missing.stderr == (

@@ -16,7 +16,18 @@ import pytest
 from pdctl.errors import LaunchError, NotFoundError, PdctlError, UsageError
 from pdctl.launch import launched, preflight, procfs, remote, run_directory, run_record
 from pdctl.launch.run_opening import Opened, open_run
-from pdctl.launch.run_record import EventKind, Exit, Process, Run, RunEvent, RunOutcome, StartStage, State, with_process
+from pdctl.launch.run_record import (
+    OVER,
+    EventKind,
+    Exit,
+    Process,
+    Run,
+    RunEvent,
+    RunOutcome,
+    StartStage,
+    State,
+    with_process,
+)
 from tests.launch.conftest import QUICK, deploy
 
 
@@ -117,6 +128,35 @@ def test_a_run_that_failed_is_meant_only_while_it_is_the_latest(tmp_path: Path) 
     )
     with pytest.raises(NotFoundError, match="no run is alive"):
         run_directory.find_run(tmp_path, None, (State.FAILED,))
+
+
+def ended(root: Path, name: str, launched: float, over: float, state: State, words: str) -> Run:
+    directory, run, lock = opened(root, name)
+    os.close(lock)
+    events = (RunEvent(over, EventKind.ENDED),)
+    run = dataclasses.replace(run, created=launched, events=events, state=state, outcome=RunOutcome(words))
+    directory.save(run)
+    return run
+
+
+def test_without_a_name_the_run_that_ended_last_is_meant_and_not_the_one_launched_last(tmp_path: Path) -> None:
+    ended(tmp_path, "blue", 100.0, 900.0, State.FAILED, "router was killed by SIGKILL")
+    ended(tmp_path, "green", 200.0, 300.0, State.STOPPED, "SIGINT")
+    assert run_directory.find_run(tmp_path, None, OVER).name == "blue"
+    assert run_directory.find_run(tmp_path, None, (State.FAILED,)).name == "blue"
+    with pytest.raises(NotFoundError, match="the last to end, `blue`, failed: router was killed by SIGKILL"):
+        run_directory.find_run(tmp_path, None)
+    stale(tmp_path, "red", created=50.0)  # launched first of all; its logs were written to just now
+    run_directory.RunDir.of(tmp_path, "red").log("router").write_text("alive until now\n")
+    assert run_directory.find_run(tmp_path, None, OVER).name == "red"
+
+
+def test_runs_that_ended_badly_since_the_chosen_one_began_are_known(tmp_path: Path) -> None:
+    ended(tmp_path, "old", 10.0, 20.0, State.FAILED, "x")
+    ended(tmp_path, "blue", 100.0, 900.0, State.FAILED, "router was killed by SIGKILL")
+    ended(tmp_path, "fine", 500.0, 950.0, State.STOPPED, "SIGINT")
+    chosen = ended(tmp_path, "green", 200.0, 1000.0, State.STOPPED, "SIGINT")
+    assert [run.name for run in run_directory.ended_badly_since(tmp_path, chosen)] == ["blue"]
 
 
 def test_a_later_process_with_the_same_number_is_not_taken_for_it(tmp_path: Path) -> None:
