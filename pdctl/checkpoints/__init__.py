@@ -1,1 +1,1 @@
-"""The checkpoint that ships with pdctl, and the scripts that made it."""
+"""The small checkpoints that ship with pdctl, and the scripts that made them."""
