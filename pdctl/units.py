@@ -20,8 +20,11 @@ SPELT = {  # what people write for a unit of time
     "msec": "ms", "millisecond": "ms", "milliseconds": "ms",
 }  # fmt: skip
 
-_QUANTITY = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([A-Za-z/]*)", re.ASCII)
-_TIME = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|h|m|s)", re.ASCII)
+LONGEST = 500 * 3600.0  # seconds; poll(2) counts milliseconds in 32 bits, which end after 596 hours
+LARGEST = 1 << 60  # bytes, or bits per second: more than any machine has
+
+_QUANTITY = re.compile(r"(\d{1,99}(?:\.\d{1,9})?)\s*([A-Za-z/]*)", re.ASCII)
+_TIME = re.compile(r"(\d{1,99}(?:\.\d{1,9})?)(ms|h|m|s)", re.ASCII)
 
 
 class UnitError(ValueError):
@@ -60,13 +63,17 @@ def parse_rate(text: str) -> int:
     raise UnitError(f"no unit of bandwidth is called {unit}", _respelt(number, unit, RATES))
 
 
-def parse_duration(text: str) -> float:
-    """Seconds of `90s`, `1h30m`, `250ms`."""
+def parse_duration(text: str, longest: float = LONGEST) -> float:
+    """Seconds of `90s`, `1h30m`, `250ms`; at most `longest`."""
     parts = _TIME.findall(text)
     if parts and "".join(number + unit for number, unit in parts) == text:
         units = [unit for _, unit in parts]
         if units == [unit for unit in TIMES if unit in units]:
-            return sum(float(number) * TIMES[unit] for number, unit in parts)
+            seconds = sum(float(number) * TIMES[unit] for number, unit in parts)
+            if seconds <= longest:
+                return seconds
+            most = format_duration(longest)
+            raise UnitError(f"this is more than {most}", f"write at most {most}")
         raise UnitError("units go from large to small, each once", "write hours, minutes, seconds: 1h30m, 2m30s")
     number, unit = _split(text, "a time", "write numbers with the units h, m, s or ms: 30m, 1h30m, 250ms")
     if not unit:
@@ -77,12 +84,21 @@ def parse_duration(text: str) -> float:
     raise UnitError(f"no unit of time is called {unit}", fix)
 
 
-def flag_seconds(flag: str, text: str) -> float:
-    """As parse_duration, of a flag's value. Raise UsageError, which names the flag."""
+def flag_seconds(flag: str, text: str, *, positive: bool = False, ago: float | None = None) -> float:
+    """As parse_duration, of a flag's value. Raise UsageError, which names the flag, also for 0 if `positive`.
+
+    `ago`: the value may have a sign, which says that it lies back; it is at most that many seconds.
+    """
+    unsigned = text if ago is None else text.removeprefix("-")
     try:
-        return parse_duration(text)
+        seconds = parse_duration(unsigned, LONGEST if ago is None else ago)
+        if positive and not seconds:
+            raise UnitError("this is no time at all", "write a time above 0, such as 5s")
+        return seconds
     except UnitError as error:
-        raise UsageError(f"{flag} {text}: {error}", error.fix) from None
+        # The fix is to be typed with the sign, as the value was.
+        fix = error.fix if unsigned == text else re.sub(r"(?<![\w.])(?=\d)", "-", error.fix)
+        raise UsageError(f"{flag} {text}: {error}", fix) from None
 
 
 def format_size(size: int) -> str:
@@ -118,6 +134,8 @@ def _whole(number: str, factor: int, text: str) -> int:
     value, rest = divmod(int(whole + decimals) * factor, scale)
     if rest or not value:
         raise UnitError(f"{text} is not a whole number of bits or bytes above 0", "write a larger or rounder number")
+    if value > LARGEST:
+        raise UnitError(f"{text} is more than any machine has", "write a smaller number")
     return value
 
 

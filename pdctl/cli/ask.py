@@ -87,7 +87,7 @@ def command(
         raise UsageError("the prompt is not UTF-8", "type it in a UTF-8 locale (LC_ALL=C.UTF-8), or pipe UTF-8 text in")
     if not text:
         raise UsageError("the prompt is empty", 'pdctl ask "Repeat: the red fox"')
-    patience = flag_seconds("--timeout", timeout)
+    patience = flag_seconds("--timeout", timeout, positive=True)
     source, key = _source(run, url, key_env)
     waiting = _Waiting(source.url, RunDir.of(home(os.environ), source.run) if source.run else None)
     parts = waiting.watch(

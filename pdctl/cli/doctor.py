@@ -137,6 +137,7 @@ def command(
     from pdctl.http_auth import key_of  # imported late, as below: not needed for offline uses
     from pdctl.units import flag_seconds
 
+    interval = None if watch is None else flag_seconds("--watch", watch, positive=True)
     words = asking.Words(
         tuple(what or ()), tuple(overlays or ()), tuple(sets or ()), run, router, tuple(prefills or ()),
         tuple(decodes or ()), static, canary,
@@ -148,15 +149,15 @@ def command(
             router_metrics=asking.url(router_metrics) if router_metrics else "",
             key=key_of(key_env) or subject.request.key,
             extras=extras,
-            deadline=flag_seconds("--timeout", timeout),
-            canary_deadline=flag_seconds("--canary-timeout", canary_timeout),
+            deadline=flag_seconds("--timeout", timeout, positive=True),
+            canary_deadline=flag_seconds("--canary-timeout", canary_timeout, positive=True),
         )
         subject = subject._replace(request=request)
         known = replace(chosen, suppressions=subject.suppressions)
         if from_host:
             _print_command(subject, output_file)
-        elif watch is not None:
-            _watch(subject, known, flag_seconds("--watch", watch), output)
+        elif interval is not None:
+            _watch(subject, known, interval, output)
         else:
             return _report(subject, known, output, output_file, verbose, bundle, reached)
     except KeyboardInterrupt:

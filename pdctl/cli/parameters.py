@@ -13,7 +13,9 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from pdctl.errors import ExitCode
+from pdctl.errors import ExitCode, UsageError
+
+LARGEST = 10**9  # of any number that has no bound of its own: more would not fit where it is used
 
 Command = Callable[..., ExitCode | None]
 
@@ -21,7 +23,7 @@ Command = Callable[..., ExitCode | None]
 class Parameter(NamedTuple):
     """What `Annotated` says of a parameter. `names`: of an option as typed; () if the parameter's own name says it.
 
-    `variable`: the environment variable that stands in for it.
+    `variable`: the environment variable that stands in for it. `above`: a number is greater than that.
     """
 
     names: tuple[str, ...] | None
@@ -30,6 +32,7 @@ class Parameter(NamedTuple):
     min: int | None = None
     max: int | None = None
     variable: str | None = None
+    above: int | None = None
 
 
 PLAIN_ARGUMENT = Parameter(None, "")  # a parameter of which nothing is said
@@ -38,7 +41,7 @@ PLAIN_ARGUMENT = Parameter(None, "")  # a parameter of which nothing is said
 class TypedLine(NamedTuple):
     """What a verb may ask about its command line, both by name of the parameter.
 
-    `given`: the first spelling of the parameters that were typed; `flags`: of all parameters.
+    `given`: of the parameters that were typed, the first spelling that means the same; `flags`: of all parameters.
     """
 
     given: Mapping[str, str]
@@ -52,8 +55,9 @@ def option(
     min: int | None = None,
     max: int | None = None,
     variable: str | None = None,
+    above: int | None = None,
 ) -> Parameter:
-    return Parameter(names, help, metavar, min, max, variable)
+    return Parameter(names, help, metavar, min, max, variable, above)
 
 
 def argument(*, metavar: str, help: str) -> Parameter:
@@ -76,6 +80,21 @@ class Slot(NamedTuple):
             return names or ()
         long = self.name.replace("_", "-")
         return (f"--{long}/--no-{long}",) if self.kind is bool else (f"--{long}",)
+
+    def wanted(self, value: float) -> str:
+        """Which numbers the parameter takes instead of `value`, in words."""
+        one = self.parameter
+        most = LARGEST if one.max is None and value > LARGEST else one.max
+        limits = (("of at least", one.min), ("above", one.above), ("of at most", most))
+        said = " and ".join(f"{word} {limit}" for word, limit in limits if limit is not None)
+        return f"a {'whole ' if self.kind is int else ''}number {said.replace('and of', 'and')}".rstrip()
+
+    def takes(self, value: float) -> bool:
+        """Whether a number is within the parameter's bounds; nan and what is infinite never are."""
+        one = self.parameter
+        least = -LARGEST if one.min is None else one.min
+        most = LARGEST if one.max is None else one.max
+        return least <= value <= most and (one.above is None or value > one.above)
 
 
 def slots(command: Command) -> tuple[Slot, ...]:
@@ -148,12 +167,26 @@ def read_plain(command: Command, words: Sequence[str]) -> dict[str, Any] | None:
         return None
     if (line := line_name(command)) is not None:
         flags = {slot.name: first_spelling(slot) for slot in known}
-        typed[line] = TypedLine({name: flag for name, flag in flags.items() if name in typed}, flags)
+        given = {slot.name: typed_spelling(slot, typed[slot.name]) for slot in known if slot.name in typed}
+        typed[line] = TypedLine(given, flags)
     return typed
 
 
 def first_spelling(slot: Slot) -> str:
     return slot.spellings[0].partition("/")[0] if slot.spellings else slot.name
+
+
+def typed_spelling(slot: Slot, value: object) -> str:
+    """The first spelling that gives this value: `--off` of a switch `--on/--off` that is False."""
+    _, _, off = slot.spellings[0].partition("/") if slot.spellings else ("", "", "")
+    return off if value is False and off else first_spelling(slot)
+
+
+def refuse_number(slot: Slot, value: object) -> None:
+    """Raise UsageError if it is a number out of the parameter's bounds."""
+    if slot.kind in (int, float) and isinstance(value, (int, float)) and not slot.takes(value):
+        wanted, given = slot.wanted(value), f"{value:g}" if slot.kind is float else value
+        raise UsageError(f"{first_spelling(slot)} `{given}`: not {wanted}", f"give {wanted}")
 
 
 def _value(slot: Slot, text: str) -> Any:  # noqa: ANN401 - of the parameter's type
@@ -164,8 +197,7 @@ def _value(slot: Slot, text: str) -> Any:  # noqa: ANN401 - of the parameter's t
         value = slot.kind(text)
     except ValueError:
         return None
-    least, most = slot.parameter.min, slot.parameter.max
-    return None if (least is not None and value < least) or (most is not None and value > most) else value
+    return None if slot.kind in (int, float) and not slot.takes(value) else value
 
 
 def _has_default(command: Command, name: str) -> bool:

@@ -29,6 +29,19 @@ WITHOUT = {
     "mla": (("decode_tp",),),
 }
 
+# What a topology has in place of the flag of a bare shape.
+IN_TOPOLOGY = {
+    "tp": "roles.prefill.tp=8", "dp": "roles.prefill.dp=8", "pp": "roles.prefill.pp=2", "ep": "roles.prefill.ep=8",
+    "replicas": "roles.prefill.replicas=2", "gpus": "pools.POOL.gpus-per-host=8",
+    "moe_dp": "roles.prefill.args.moe-dp-size=2",
+    "decode_tp": "roles.decode.tp=64", "decode_dp": "roles.decode.dp=8", "decode_pp": "roles.decode.pp=2",
+    "decode_ep": "roles.decode.ep=8", "version": "engine.version=0.5.23", "model": "model.path=./config.json",
+    "memory": "pools.POOL.gpu-memory=80GiB", "fraction": "roles.prefill.mem-fraction=0.85",
+    "page_size": "roles.prefill.page-size=64", "kv_dtype": "model.kv-dtype=fp8_e4m3",
+    "nic": "pools.POOL.nic.speed=400Gbps", "nic_count": "pools.POOL.nic.count=8", "isl": "workload.isl=4096",
+    "rate": "workload.rate=20",
+}  # fmt: skip
+
 
 class PlanForm(str, Enum):
     TABLE = "table"
@@ -59,12 +72,21 @@ class About(NamedTuple):
     rate: float | None
 
 
-def _flag(name: str, text: str, metavar: str = "N") -> Parameter:
-    return option(name, help=text, metavar=metavar)
+def _flag(
+    name: str,
+    text: str,
+    metavar: str = "N",
+    min: int | None = None,
+    max: int | None = None,
+    above: int | None = None,
+) -> Parameter:
+    return option(name, help=text, metavar=metavar, min=min, max=max, above=above)
 
 
 File = option("--file", "-F", metavar="FILE", help="Overlay merged over the file; repeatable.")
 Setting = option("--set", metavar="PATH=VALUE", help="One value of the topology; repeatable.")
+Speed = _flag("--prefill-rate", "Tokens/s measured per prefill.", "40000", above=0)
+Batch = _flag("--decode-batch", "Requests one decode runs at once.", min=1)
 Name = argument(metavar="[FILE|NAME]", help="Topology file, or the name of a shipped one.")
 
 
@@ -96,15 +118,17 @@ def command(
     model: Annotated[str | None, _flag("--model", "Checkpoint directory or config.json.", "PATH")] = None,
     mla: Annotated[bool | None, option("--mla/--gqa", help="Attention, where no model is given.")] = None,
     memory: Annotated[str | None, _flag("--gpu-memory", "Free on a GPU before loading.", "80GiB")] = None,
-    fraction: Annotated[float | None, _flag("--mem-fraction", "Of it for weights and KV.", "0.85")] = None,
-    page_size: Annotated[int | None, _flag("--page-size", "Tokens of a KV page.")] = None,
+    fraction: Annotated[
+        float | None, _flag("--mem-fraction", "Of it for weights and KV.", "0.85", above=0, max=1)
+    ] = None,
+    page_size: Annotated[int | None, _flag("--page-size", "Tokens of a KV page.", min=1, max=4096)] = None,
     kv_dtype: Annotated[str, _flag("--kv-dtype", "Of the KV cache, such as bf16 or fp8_e4m3.", "DTYPE")] = "auto",
     nic: Annotated[str | None, _flag("--nic", "Speed of one NIC.", "400Gbps")] = None,
-    nic_count: Annotated[int, _flag("--nic-count", "NICs of a host.")] = 1,
-    isl: Annotated[int | None, _flag("--isl", "Tokens of a prompt.")] = None,
-    rate: Annotated[float | None, _flag("--rate", "Requests per second.", "20")] = None,
-    prefill_rate: Annotated[float | None, _flag("--prefill-rate", "Tokens/s measured per prefill.", "40000")] = None,
-    decode_batch: Annotated[int | None, _flag("--decode-batch", "Requests one decode runs at once.")] = None,
+    nic_count: Annotated[int, _flag("--nic-count", "NICs of a host.", min=1, max=64)] = 1,
+    isl: Annotated[int | None, _flag("--isl", "Tokens of a prompt.", min=1)] = None,
+    rate: Annotated[float | None, _flag("--rate", "Requests per second.", "20", above=0)] = None,
+    prefill_rate: Annotated[float | None, Speed] = None,
+    decode_batch: Annotated[int | None, Batch] = None,
 ) -> ExitCode:
     """Say what will run where: ranks, GPUs, ports, KV links, memory, commands.
 
@@ -134,14 +158,20 @@ def _of_topology(
 ) -> "Plan":
     for name_of_flag, flag in line.given.items():
         if name_of_flag not in SHARED:
-            role = "decode" if name_of_flag.startswith("decode") else "prefill"
-            hint = f"the topology says it; change it with --set, such as --set roles.{role}.tp=8"
-            raise UsageError(f"{flag} does not go with a topology", hint)
+            raise UsageError(f"{flag} does not go with a topology", _in_topology(name_of_flag))
     from pdctl.layout.planner import plan_topology  # imported late: each form of the verb loads only what it needs
     from pdctl.topology import resolve
 
     topology = resolve.load([resolve.find(each) for each in (name, *overlays)], sets)
     return plan_topology(topology, target.value if target is not None else None, measured)
+
+
+def _in_topology(flag: str) -> str:
+    """The fix: what to set in a topology instead."""
+    written = IN_TOPOLOGY.get(flag)
+    if written is None:
+        return "leave it out: the topology and its model say it"
+    return f"the topology says it; change it with --set, such as --set {written}"
 
 
 def _of_flags(line: TypedLine, shape: Shape, decode: Shape, about: About) -> "Plan":

@@ -34,9 +34,9 @@ def status(
     pdctl status blue -o json
     pdctl status blue --wait --timeout 2m
     """
+    limit = flag_seconds("--timeout", timeout)
     found = launched.find(home(os.environ), run, (State.FAILED, State.STALE))
     if wait:
-        limit = flag_seconds("--timeout", timeout)
         health = found.await_ready(limit, lambda missing: run_view.cluster_waiting(missing, term.err()))
     else:
         health = found.health()

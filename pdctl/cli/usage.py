@@ -15,14 +15,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast, get_type_hints
 import typer
 
 from pdctl.cli.app import VERBS, Verb, find_verb, functions
-from pdctl.cli.parameters import PLAIN_ARGUMENT, TypedLine, first_spelling, line_name, slots
+from pdctl.cli.parameters import (
+    PLAIN_ARGUMENT,
+    TypedLine,
+    first_spelling,
+    line_name,
+    refuse_number,
+    slots,
+    typed_spelling,
+)
 from pdctl.errors import ExitCode, UsageError
 from pdctl.suggestions import similar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pdctl.cli.parameters import Command, Parameter
+    from pdctl.cli.parameters import Command, Parameter, Slot
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 EPILOG = (
@@ -136,8 +144,10 @@ def _for_typer(command: Command) -> Callable[..., object]:
 
     @functools.wraps(command)
     def run(**values: Any) -> object:  # noqa: ANN401 - what the verb takes
+        for name, slot in known.items():
+            refuse_number(slot, values[name])
         if line is not None:
-            values[line] = TypedLine(_given(values[line], flags), flags)
+            values[line] = TypedLine(_given(values[line], known.values()), flags)
         return command(**values)
 
     if line is not None:
@@ -152,14 +162,16 @@ def _for_typer(command: Command) -> Callable[..., object]:
 def _declaration(one: Parameter) -> object:
     if one.names is None:
         return typer.Argument(metavar=one.metavar, help=one.help)
+    least, most = (one.min, one.max) if one.above is None else (None, None)  # Typer has no bound that is left out
     return typer.Option(
-        *one.names, help=one.help, metavar=one.metavar, min=one.min, max=one.max, envvar=one.variable, show_envvar=False
+        *one.names, help=one.help, metavar=one.metavar, min=least, max=most, envvar=one.variable, show_envvar=False
     )
 
 
-def _given(context: typer.Context, flags: Mapping[str, str]) -> dict[str, str]:
-    sources = ((name, flag, context.get_parameter_source(name)) for name, flag in flags.items())
-    return {name: flag for name, flag, source in sources if source is not None and source.name == "COMMANDLINE"}
+def _given(context: typer.Context, known: Iterable[Slot]) -> dict[str, str]:
+    sources = ((slot, context.get_parameter_source(slot.name)) for slot in known)
+    typed = (slot for slot, source in sources if source is not None and source.name == "COMMANDLINE")
+    return {slot.name: typed_spelling(slot, context.params[slot.name]) for slot in typed}
 
 
 def _first_line(text: str | None) -> str:

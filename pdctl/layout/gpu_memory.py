@@ -62,10 +62,10 @@ class GpuMemory(NamedTuple):
     reasons: tuple[str, ...]
 
 
-def kv_itemsize(name: str, model: ModelShape) -> int:
-    """Bytes of one KV element; `auto` is the model's own dtype, as in SGLang."""
+def kv_itemsize(name: str, model: ModelShape | None) -> int:
+    """Bytes of one KV element; `auto` is the model's own dtype, as in SGLang, and two bytes without a model."""
     if name == "auto":
-        return model.dtype_bytes
+        return model.dtype_bytes if model is not None else 2
     if name not in KV_BYTES:
         raise UsageError(f"KV dtype {name} is unknown", f"known: auto, {', '.join(KV_BYTES)}")
     return KV_BYTES[name]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines.kinds import EMBEDDED, RELEASED
 from pdctl.engines.versions import resolve
+from pdctl.errors import UsageError
 from pdctl.layout.assembly import Bases, PlannedDeployment, PlannedRole, RoleSide, lay_out
 from pdctl.layout.feasibility import check
 from pdctl.layout.hosts import NOWHERE
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pdctl.topology.model import Topology
 
 
+MOST_GPUS = 1 << 16  # more rows than anyone reads
 NO_MODEL = "MODEL"  # stands in command lines where no model was given
 
 
@@ -107,7 +109,7 @@ def _read_model(path: str | None) -> ModelShape | None:
 
 
 def _itemsize(kv_dtype: str, model: ModelShape | None) -> int:
-    if model is None:
+    if model is None and kv_dtype == "auto":
         return 2
     from pdctl.layout.gpu_memory import kv_itemsize
 
@@ -115,7 +117,15 @@ def _itemsize(kv_dtype: str, model: ModelShape | None) -> int:
 
 
 def solve(deployment: PlannedDeployment) -> Plan:
-    """The complete plan of the deployment; one without instances where a shape breaks a rule."""
+    """The complete plan of the deployment; one without instances where a shape breaks a rule.
+
+    Raise UsageError if it has more GPUs than MOST_GPUS.
+    """
+    gpus = sum(case.side.instances * case.side.shape.gpus for case in deployment.cases)
+    if gpus > MOST_GPUS:
+        raise UsageError(
+            f"this is {gpus} GPUs; a plan has {MOST_GPUS} at most", "plan fewer instances, or a smaller --tp"
+        )
     plan = Plan(
         name=deployment.name,
         engine=deployment.engine,

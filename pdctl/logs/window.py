@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2})(\.\d+)?)?")
 OFFSET = re.compile(r"([+-])(\d{2}):?(\d{2})")
 DAY = 86400.0
+YEARS = (1970, 9998)  # of a time as typed: every zone can show those
+LONGEST_AGO = 36500 * DAY
 WAYS = "write 2026-11-21T01:34:20, 01:34:20 (on the day of the last line) or -10m (before the last line)"
 UNLIMITED = 1 << 62  # bytes
 PROBE = 1 << 14  # bytes examined for a stamp
@@ -77,12 +79,14 @@ def moment(
     if text[:1] == "-" or re.fullmatch(r"[\d.]+[a-z][\da-z.]*", text):
         from pdctl.units import flag_seconds  # imported late: most periods are absolute, or none
 
-        return _known(last()) - flag_seconds(flag, text.removeprefix("-"))
+        return _known(last()) - flag_seconds(flag, text, ago=LONGEST_AGO)
     try:
         # Python 3.10 does not accept the Z of RFC 3339.
         found = dt.datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
     except ValueError:
         raise UsageError(f"{flag} {text}: this is not a time", WAYS) from None
+    if not YEARS[0] <= found.year <= YEARS[1]:
+        raise UsageError(f"{flag} {text}: no log is from the year {found.year}", WAYS)
     return _epoch(found, zone)
 
 

@@ -59,7 +59,7 @@ def good(slot: Slot) -> list[str]:
     if issubclass(slot.kind, Enum):
         return [str(each.value) for each in slot.kind]
     if slot.kind in (int, float):
-        return ["1", "2"]
+        return [value for value in ("1", "2") if slot.takes(float(value))]
     return ["logs", "a=b", "5m"]
 
 
@@ -141,5 +141,5 @@ def test_what_was_typed_is_told_to_the_verb_that_asks() -> None:
     plain = read_plain(command, ["2p1d", "-F", "site.yaml", "--gqa"])
     assert plain is not None
     line = plain[line_name(command) or ""]
-    assert dict(line.given) == {"topology": "topology", "overlays": "--file", "mla": "--mla"}
+    assert dict(line.given) == {"topology": "topology", "overlays": "--file", "mla": "--gqa"}
     assert line.flags["decode_tp"] == "--decode-tp"

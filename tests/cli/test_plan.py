@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from pdctl.cli import exits
+from pdctl.cli.plan import IN_TOPOLOGY
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ROOT / "tests" / "data" / "models"
@@ -259,3 +260,47 @@ def test_a_shape_alone_loads_no_figures_and_no_topology() -> None:
     late = {"json", "yaml", "dataclasses", "pdctl.topology", "pdctl.layout.gpu_memory"}
     late |= {"pdctl.layout.handover", "pdctl.layout.commands", "pdctl.engines.sglang.refusals"}
     assert not set(done.stderr.split()) & late
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--mem-fraction", "nan"), ("--mem-fraction", "1.5"), ("--mem-fraction", "0"), ("--isl", "-5"),
+        ("--isl", "0"), ("--rate", "nan"), ("--rate", "inf"), ("--rate", "0"), ("--page-size", "0"),
+        ("--page-size", "-1"), ("--nic-count", "0"), ("--kv-dtype", "fp9"), ("--gpu-memory", f"{10**30}TiB"),
+    ],
+)  # fmt: skip
+def test_a_number_that_no_machine_has_is_refused(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(MODELS.parents[2] / "pdctl" / "checkpoints" / "tiny" / "config.json")
+    for words in ([], ["--model", model, "--gpu-memory", "1GiB"]):
+        said = Said(capsys, "--tp", "1", *words, f"{flag}={value}")
+        assert (said.code, said.out) == (2, ""), said.err
+        assert said.err.startswith("error: ")
+        assert "  fix: " in said.err
+
+
+def test_a_plan_has_a_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (
+        ["--tp", "1000000"],
+        ["deepseek-v3-wide", "--set", "roles.prefill.tp=4096", "--set", "roles.prefill.instances=99"],
+    ):
+        said = Said(capsys, *words)
+        assert said.code == 2
+        assert "GPUs; a plan has 65536 at most" in said.err
+
+
+def test_the_flag_that_was_typed_is_named_with_its_own_way_into_a_topology(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "note: --gqa has no effect without --decode-tp" in Said(capsys, "--tp", "8", "--gqa").err
+    assert "note: --gqa has no effect without --decode-tp" in Said(capsys, "--tp=8", "--gqa", "--wide").err
+    for flag, key in (("--rate", "workload.rate=20"), ("--nic-count", "pools.POOL.nic.count=8")):
+        said = Said(capsys, "deepseek-v3-wide", flag, "5")
+        assert f"error: {flag} does not go with a topology" in said.err
+        assert f"--set {key}\n" in said.err
+    assert "--set" not in Said(capsys, "deepseek-v3-wide", "--gqa").err
+
+
+def test_every_way_into_a_topology_that_is_advised_works(capsys: pytest.CaptureFixture[str]) -> None:
+    for flag, written in IN_TOPOLOGY.items():
+        whole = ["--set", "workload.isl=4096", "--set", "workload.osl=256"] if written.startswith("workload.") else []
+        said = Said(capsys, "deepseek-v3-wide", *whole, "--set", written.replace("POOL", "h100"))
+        assert said.code in (0, 1), (flag, said.err)

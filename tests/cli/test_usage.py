@@ -8,6 +8,7 @@ import pytest
 
 from pdctl.cli import exits
 from tests.cli.leaves import LEAVES
+from tests.cli.verb import BROKEN
 
 FORM = re.compile(r"error: [^\n]+\n  fix: [^\n]+\n")
 
@@ -51,6 +52,57 @@ def test_every_option_answers_a_typo_a_missing_value_and_a_wrong_one(
         if option.type.name not in ("text", "str", "path", "filename"):
             told = said(capsys, *path.split(), f"{long}=wrong")
             assert re.fullmatch(rf"error: {long} `wrong`: [^\n]+\n  fix: [^\n]+\n", told), told
+
+
+NEEDED = {  # words with which a verb reads its times before it does anything
+    "launch": ["2p1d", "--dry-run"],
+    "ask": ["hi"],
+    "dialect check": [str(BROKEN)],
+    "doctor": ["2p1d"],
+    "trace-room": ["1", "-f", str(BROKEN)],
+    "role-switch": ["http://127.0.0.1:9", "--to", "decode", "--router", "http://127.0.0.1:9"],
+    "rooms": [str(BROKEN)],
+    "diagnose": [str(BROKEN)],
+}
+BOUNDED = [
+    (path, one.opts[0], str(one.metavar), one.type.name)
+    for path, leaf in LEAVES.items()
+    for one in leaf.params
+    if one.param_type_name == "option" and (one.metavar == "TIME" or one.type.name.startswith(("int", "float")))
+]
+
+
+@pytest.mark.parametrize(("path", "flag", "metavar", "kind"), BOUNDED)
+def test_every_number_and_every_time_has_a_bound(
+    path: str, flag: str, metavar: str, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if metavar == "TIME" and flag in ("--since", "--until"):
+        if path == "logs":  # a run is looked for first
+            return
+        values = ["-99999999h", "99999999999999999999h", "0001-01-01T00:00:00", "9999-12-31T23:59:59"]
+    elif metavar == "TIME":
+        values = ["99999999h", "600h", "99999999999999999999h"]
+    else:
+        values = [str(10**30), str(-(10**30)), *(("nan", "inf", "-inf") if kind.startswith("float") else ())]
+    for value in values:
+        told = said(capsys, *path.split(), *NEEDED.get(path, ()), f"{flag}={value}")
+        assert told.startswith(f"error: {flag} "), told
+        assert FORM.fullmatch(told), told
+
+
+def test_the_options_with_bounds_were_found() -> None:
+    found = {(path, flag) for path, flag, _, _ in BOUNDED}
+    assert {("logs", "--tail"), ("rooms", "--limit"), ("plan", "--rate"), ("status", "--timeout")} <= found
+
+
+def test_a_time_that_is_too_long_is_not_said_to_lack_a_unit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "status", "--timeout", "99999999999h") == (
+        "error: --timeout 99999999999h: this is more than 500h\n  fix: write at most 500h\n"
+    )
+    assert "this is no time at all" in said(capsys, "doctor", "2p1d", "--watch", "0s")
+    assert said(capsys, "rooms", str(BROKEN), "--since", "-10") == (
+        "error: --since -10: 10 has no unit\n  fix: write -10s for seconds or -10m for minutes\n"
+    )
 
 
 def test_it_says_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
