@@ -31,7 +31,10 @@ def main() -> None:
             print(f"pdctl {__version__}", flush=True)  # noqa: T201
         except OSError as error:  # a full disk, or a reader that left
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            sys.exit(0 if isinstance(error, BrokenPipeError) else f"error: standard output: {error.strerror}")
+            if isinstance(error, BrokenPipeError):
+                return
+            sys.stderr.write(f"error: standard output: {error.strerror}\n  fix: free space there\n")
+            sys.exit(4)  # as every verb does (pdctl.cli.exits); importing that costs more than a version may
         return
     if argv[:1] == ["-m"]:  # how a one-file build starts its own modules
         from pdctl.program import run_module

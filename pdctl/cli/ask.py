@@ -106,7 +106,7 @@ def command(
         if as_json:
             term.out().write(answer.to_json(source, parts))
         else:
-            answer.show(parts, term.out(), term.err() if verbose else None)
+            answer.show(parts, term.out(follows=True), term.err() if verbose else None)
     except PdctlError as error:
         raise completion_stream.with_role(error, source.url) if url is not None else error from None
     except KeyboardInterrupt:

@@ -81,7 +81,7 @@ def run(argv: Sequence[str]) -> None:
         _say(error)
         _leave(error.exit_code)
     except BrokenPipeError:
-        # The reader went away (`pdctl … | head`): this is not an error, and nothing more can be printed.
+        # The reader of a verb that follows went away (`pdctl logs -f | head`): there is nobody to follow for.
         term.silence(sys.stdout)
         _leave(ExitCode.OK)
     except OSError as error:

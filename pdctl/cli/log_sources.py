@@ -187,7 +187,7 @@ def window_note(library: Library, zone: dt.tzinfo | None) -> str:
 class Scanning:
     """Progress of reading logs: one line on a terminal, shown after the first second and erased at the end.
 
-    Call with the bytes read and the total bytes; shows nothing unless the stream is a terminal."""
+    Call with the bytes read and the total bytes; shows nothing unless the stream is a terminal that can erase it."""
 
     def __init__(self, term: Term, clock: Callable[[], float] = time.monotonic) -> None:
         self._term, self._clock = term, clock
@@ -196,7 +196,7 @@ class Scanning:
 
     def __call__(self, done: int, total: int) -> None:
         now = self._clock()
-        if not self._term.tty or now - self._began < QUIET or now - self._drawn < REDRAW:
+        if not self._term.moves or now - self._began < QUIET or now - self._drawn < REDRAW:
             return
         self._drawn = now
         self._term.stream.write(f"\r{self._line(done, total, now - self._began)}\x1b[K")

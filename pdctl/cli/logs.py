@@ -44,7 +44,7 @@ def command(
     found, instances = launched.find_by(home(os.environ), words or [])
     if not words or words[0] != found.name:
         log_sources.tell_choice(found, read=True)
-    printer = run_view.LogPrinter(found.deployment, term.out(), _pattern(grep), raw)
+    printer = run_view.LogPrinter(found.deployment, term.out(follows=True), _pattern(grep), raw)
     begins = None if since is None else _begins(found, since)
     try:
         for batch in found.lines(LogQuestion(instances, follow, tail, begins, raw)):

@@ -105,7 +105,7 @@ def command(
     sources = log_sources.sources(paths, run)
     reading = LogReading(since, until, tz, dialects, index)
     zone = timezone(tz)
-    shown = term.out() if follow and output is RoomForm.TEXT and output_file is None else None
+    shown = term.out(follows=True) if follow and output is RoomForm.TEXT and output_file is None else None
     if follow:
         from pdctl.units import flag_seconds  # imported late: only following has a time limit
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import shlex
 import shutil
@@ -50,7 +49,7 @@ def choose(progress: LaunchProgress, deployment: Deployment, term: Term, attache
     plain = PlainView(deployment, term, attached)
     size = shutil.get_terminal_size()
     room = size.lines > len(deployment.specs) + BESIDE_ROWS and size.columns >= plain.prefix.width + BESIDE_NAME
-    fits = room and term.tty and os.environ.get("TERM") != "dumb"
+    fits = room and term.moves
     if progress is LaunchProgress.PLAIN or (progress is LaunchProgress.AUTO and not fits):
         return plain
     from pdctl.render.board import TerminalView  # late: rich's live display, which few terminals need
@@ -98,8 +97,6 @@ class LaunchDisplay:
             run_view.banner(run, term.out())
             term.out().write(f"  {down}")
             term.out().flush()
-        except BrokenPipeError:
-            raise
         except OSError as error:
             term.silence(sys.stdout)
             where = f"`{run.name}` serves at {run.deployment.url} and goes on"
@@ -155,7 +152,7 @@ class LaunchDisplay:
         with contextlib.suppress(PdctlError):
             self._run = self._directory.load()  # with the addresses that the cluster assigned
         try:
-            run_view.banner(self._run, term.out())  # flushed, even to a pipe: scripts wait for it
+            run_view.banner(self._run, term.out(follows=True))  # flushed, even to a pipe: scripts wait for it
         except OSError as error:
             term.silence(sys.stdout)
             term.err().write(f"standard output: {error.strerror}; serving at {self._run.deployment.url}")

@@ -29,17 +29,23 @@ STYLES = {
 
 
 class Term:
-    """One output stream. Colour is decided per stream: NO_COLOR, then FORCE_COLOR, then whether it is a terminal."""
+    """One output stream. Colour is decided per stream: NO_COLOR, then FORCE_COLOR, then whether it is a terminal.
 
-    def __init__(self, stream: IO[str]) -> None:
+    If the reader of a standard stream leaves (`pdctl … | head`), the rest is dropped, because the verb's exit code must
+    still be found; with `follows` BrokenPipeError is raised, because the verb would go on for nobody.
+    """
+
+    def __init__(self, stream: IO[str], follows: bool = False) -> None:
         self.stream = stream
+        self.follows = follows
         self.tty = stream.isatty()
+        self.moves = self.tty and os.environ.get("TERM") != "dumb"  # the cursor: a line can be written over
         if os.environ.get("NO_COLOR"):
             self.color = False
         elif os.environ.get("FORCE_COLOR") or os.environ.get("CLICOLOR_FORCE"):
             self.color = True
         else:
-            self.color = self.tty and os.environ.get("TERM") != "dumb"
+            self.color = self.moves
         encoding = (getattr(stream, "encoding", "") or "").lower()
         self.unicode = "utf" in encoding
 
@@ -56,26 +62,30 @@ class Term:
         return f"\x1b[{';'.join(STYLES[name] for name in names)}m{text}\x1b[0m"
 
     def write(self, text: str = "") -> None:
-        with _named(self.stream):
+        with self._errors():
             self.stream.write(text + "\n")
 
     def flush(self) -> None:
-        with _named(self.stream):
+        with self._errors():
             self.stream.flush()
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Let an error of a standard stream name it, unless it is that nobody reads any more."""
+        try:
+            yield
+        except OSError as error:
+            if self.stream not in (sys.stdout, sys.stderr):
+                raise
+            if isinstance(error, BrokenPipeError) and not self.follows:
+                silence(self.stream)
+                return
+            if error.filename is None:
+                error.filename = "standard output" if self.stream is sys.stdout else "standard error"
+            raise
 
     def symbol(self, fancy: str, plain: str) -> str:
         return fancy if self.unicode else plain
-
-
-@contextlib.contextmanager
-def _named(stream: IO[str]) -> Iterator[None]:
-    """Let an error of a standard stream name it."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is None and stream in (sys.stdout, sys.stderr):
-            error.filename = "standard output" if stream is sys.stdout else "standard error"
-        raise
 
 
 def silence(stream: IO[str]) -> None:
@@ -84,9 +94,9 @@ def silence(stream: IO[str]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def out() -> Term:
-    """The terminal for answers: stdout."""
-    return Term(sys.stdout)
+def out(follows: bool = False) -> Term:
+    """The terminal for answers: stdout. `follows`: as in Term."""
+    return Term(sys.stdout, follows)
 
 
 def document() -> Term:

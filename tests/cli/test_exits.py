@@ -41,6 +41,32 @@ def test_a_reader_that_leaves_in_the_middle_is_no_failure(verb: list[str]) -> No
     assert (process.wait(timeout=60), said) == (0, "")
 
 
+@for_each(
+    ("argv", "code"),
+    [
+        ("diagnose {logs}", 1),
+        ("diagnose {logs} -o json", 1),
+        ("diagnose {logs} --verbose 2>&1", 1),
+        ("trace-room 999 {logs} -o json", 5),
+        ("topology check nothing.yaml 2>&1", 2),
+        ("explain --all", 0),
+        ("doctor --static {logs}/broken.yaml 2>&1", 2),
+    ],
+)
+def test_a_reader_that_left_does_not_change_the_exit_code(argv: str, code: int, tmp_path: Path) -> None:
+    """`pdctl diagnose … | head -1` in a script with pipefail must still say that something died."""
+    (tmp_path / "decode-0.log").write_text(
+        "[2026-11-21 19:44:33] The server is fired up and ready to roll!\n"
+        "[2026-11-21 19:44:40] Scheduler hit an exception: Traceback (most recent call last):\nMemoryError\n"
+    )
+    (tmp_path / "broken.yaml").write_text("prefill: 1\n")
+    words = f"{shlex.quote(sys.executable)} -m pdctl {argv.format(logs=shlex.quote(str(tmp_path)))}"
+    for reader in ("", " | true", " | head -1"):
+        command = ["bash", "-c", f"{words}{reader}; exit ${{PIPESTATUS[0]}}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == code, (reader, done.stdout, done.stderr)
+
+
 def test_a_terminal_without_the_letters() -> None:
     env = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C", "TERM": "dumb", "COLUMNS": "1"}
     done = subprocess.run(PLAN, env=env, capture_output=True, text=True, timeout=60, check=False)
@@ -232,7 +258,8 @@ def test_a_version_that_cannot_be_written_is_one_line() -> None:
             [sys.executable, "-m", "pdctl", "--version"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
             check=False,
         )  # fmt: skip
-    assert (done.returncode, done.stderr) == (1, "error: standard output: No space left on device\n")
+    said = "error: standard output: No space left on device\n  fix: free space there\n"
+    assert (done.returncode, done.stderr) == (4, said)
 
 
 def test_a_prompt_is_utf_8_whatever_the_locale_says() -> None:

@@ -8,10 +8,13 @@ import re
 import pytest
 from rich.console import Console
 
+from pdctl.cli.log_sources import Scanning
+from pdctl.doctor.request import Progress
 from pdctl.launch.deployment import Deployment
 from pdctl.launch.log_tail import LogLine
 from pdctl.launch.run_record import EventKind, RunEvent, StartStage
 from pdctl.render.board import TerminalView
+from pdctl.render.findings import report_text
 from pdctl.render.foreground import LaunchProgress, choose
 from pdctl.render.run_view import NamePrefix, PlainView, View
 from pdctl.render.term import ESCAPE, Term, table, write_table
@@ -217,6 +220,17 @@ def test_the_view_fits_the_stream(deployment: Deployment, monkeypatch: pytest.Mo
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("LINES", "24")
     assert kind(LaunchProgress.AUTO, tty=True) is PlainView
+
+
+def test_a_terminal_that_cannot_erase_gets_no_progress_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, drawn in (("xterm", True), ("dumb", False)):
+        monkeypatch.setenv("TERM", name)
+        monkeypatch.setattr(report_text, "PATIENCE", 0.0)
+        scanned, looked = Screen(tty=True), Screen(tty=True)
+        times = iter((0.0, 10.0)).__next__
+        Scanning(Term(scanned), times)(1, 2)
+        report_text.Looking(Term(looked))(Progress("logs", 4, 4))
+        assert ("\x1b[K" in scanned.getvalue(), "\x1b[K" in looked.getvalue()) == (drawn, drawn)
 
 
 def test_hue_by_role_and_weight_by_instance(deployment: Deployment) -> None:

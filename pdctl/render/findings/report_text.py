@@ -245,7 +245,7 @@ def _plural(count: int, word: str) -> str:
 
 
 class Looking:
-    """One line that says what doctor is checking. Called from several threads; writes nothing without a terminal."""
+    """One line that says what doctor is checking, where it can be erased. Called from several threads."""
 
     def __init__(self, term: Term) -> None:
         self._term = term
@@ -254,7 +254,7 @@ class Looking:
         self._lock = threading.Lock()
 
     def __call__(self, progress: Progress) -> None:
-        if not self._term.tty or time.monotonic() - self._began < PATIENCE:
+        if not self._term.moves or time.monotonic() - self._began < PATIENCE:
             return
         count = f" {progress.done} of {progress.total}" if progress.total > 1 else ""
         with self._lock:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 from collections.abc import Mapping
 from enum import Enum
 from functools import lru_cache
@@ -146,7 +145,7 @@ class Places:
     def __init__(self, files: Iterable[str], term: Term) -> None:
         self._term = term
         self._names = shortest(files) if term.tty else {}
-        self._links = term.tty and os.environ.get("TERM") != "dumb"
+        self._links = term.moves
 
     def text(self, file: str, line: int) -> str:
         return f"{self._names.get(file, file)}:{line}"
