@@ -54,7 +54,7 @@ class InstanceHealth:
 
 @dataclass(frozen=True, slots=True)
 class RunHealth:
-    """A run. `ready`: it is supervised, serving, and nothing is missing."""
+    """A run. `ready`: it is supervised, serving, and nothing is missing. `seconds`: since it was launched."""
 
     name: str
     state: State
@@ -71,6 +71,19 @@ class RunHealth:
     queued: str = ""  # what the job waits for
     logs_lost: str = ""  # since when and why logs are being lost, in words; empty: they are written
     ends_at: float = 0.0  # when the allocation ends, in seconds since the epoch; 0: never
+    serving_seconds: float = 0.0  # since it began to serve, the last time it did; 0: it never did
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """The instances that are missing from a run that should serve, or lack something."""
+        return tuple(each.name for each in self.instances if each.missing) if self.state is State.SERVING else ()
+
+    @property
+    def serves(self) -> bool:
+        """Whether requests can be answered: the process at its address, and one instance of each role, lack nothing."""
+        whole = {each.role for each in self.instances if not each.missing}
+        front = not any(each.missing for each in self.instances if each.url == self.url)
+        return self.state is State.SERVING and front and whole == {each.role for each in self.instances}
 
 
 def probe(run: Run, directory: RunDir) -> RunHealth:
@@ -84,6 +97,7 @@ def probe(run: Run, directory: RunDir) -> RunHealth:
     instances = tuple(
         _instance(run, entry, said, state, directory) for entry, said in zip(run.deployment.specs, answers, strict=True)
     )
+    began = max((event.at for event in run.events if event.kind is EventKind.SERVING), default=0.0)
     ready = run.condition is State.SERVING and not any(instance.missing for instance in instances)
     return RunHealth(
         name=run.name,
@@ -103,6 +117,7 @@ def probe(run: Run, directory: RunDir) -> RunHealth:
         job=run.allocation.job if run.allocation is not None else "",
         queued=_queued(run),
         ends_at=run.allocation.ends_at if run.allocation is not None else 0.0,
+        serving_seconds=time.time() - began if began else 0.0,
     )
 
 

@@ -238,11 +238,11 @@ def status(health: RunHealth | ClusterHealth, term: Term) -> None:
     if isinstance(health, ClusterHealth):
         _cluster_status(health, term)
         return
-    state = term.style(health.state.value, COLORS[health.state])
     flight = f", {health.in_flight} in flight" if health.in_flight else ""
-    over = health.state in OVER
-    age = f"started {span(health.seconds)} ago" if over else f"for {span(health.seconds)}"
-    term.write(f"{health.name}: {state} at {health.url}, {health.shape}, {age}{flight}")
+    over = health.state in OVER or (health.state is State.SERVING and not health.serves)
+    since = health.serving_seconds if health.state is State.SERVING else health.seconds
+    age = f"started {span(health.seconds)} ago" if over else f"for {span(since)}"
+    term.write(f"{health.name}: {_state(health, term)} at {health.url}, {health.shape}, {age}{flight}")
     if health.job:
         term.write(f"  {_job(health)}")
     if health.logs_lost:
@@ -259,6 +259,14 @@ def status(health: RunHealth | ClusterHealth, term: Term) -> None:
             term.write(f"  {instance.name} | {visible(line, term)}")
         if instance.untold:
             term.write(f"  {visible(instance.untold, term)}")
+
+
+def _state(health: RunHealth, term: Term) -> str:
+    """What its processes answer now: the supervisor's `serving` stays where one of them has died or is silent."""
+    lacking = ", ".join(health.lacking)
+    if not lacking:
+        return term.style(health.state.value, COLORS[health.state])
+    return term.style(f"serving without {lacking}" if health.serves else f"not serving (see {lacking})", "red")
 
 
 def times(count: int) -> str:

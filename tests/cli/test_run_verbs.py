@@ -63,6 +63,28 @@ def test_status_asks_every_process(detached: Shell) -> None:
     assert detached.run("status", "blue", "--wait", "--timeout", "60s").returncode == 0
 
 
+def test_status_does_not_head_a_run_as_serving_whose_router_or_only_decode_is_silent(detached: Shell) -> None:
+    for name in ("router", "decode-0"):
+        found = json.loads(detached.run("status", "-o", "json").stdout)
+        pid = next(one["pid"] for one in found["instances"] if one["name"] == name)
+        os.killpg(pid, signal.SIGSTOP)
+        try:
+            silent = detached.run("status")
+        finally:
+            os.killpg(pid, signal.SIGCONT)
+        assert silent.returncode == 8, name
+        assert re.match(rf"blue: not serving \(see {name}\) at {detached.router}, 1P1D, started .* ago", silent.stdout)
+        eventually(lambda: detached.run("status").returncode == 0, f"{name} answers again")
+
+
+def test_serving_is_counted_from_when_requests_were_answered_and_not_from_the_launch(detached: Shell) -> None:
+    started = json.loads(next((detached.folder / "state/runs/blue").glob("run.json")).read_text())
+    serving = next(event["at"] for event in started["events"] if event["kind"] == "serving")
+    found = json.loads(detached.run("status", "-o", "json").stdout)
+    assert abs((found["seconds"] - found["serving_seconds"]) - (serving - started["created"])) < 0.1
+    assert found["serving_seconds"] < found["seconds"]
+
+
 def test_a_limit_of_the_shell_that_asks_is_not_blamed_on_the_run(detached: Shell) -> None:
     """`ulimit -n`: no socket is left to ask with. (Without the limit the same run is fine.)"""
     words = f"ulimit -n 5; exec {shlex.quote(sys.executable)} -m pdctl status blue"
