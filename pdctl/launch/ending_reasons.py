@@ -15,7 +15,7 @@ from pdctl.errors import ExitCode, limit_reached
 from pdctl.launch import storage
 from pdctl.launch.log_tail import PROBE, STAMP, last_lines
 from pdctl.launch.readiness import stages
-from pdctl.launch.run_record import MAY_TELL, NO_LINE, Exit, Process, RunOutcome, StartStage
+from pdctl.launch.run_record import MAY_TELL, NO_LINE, OVER, Exit, Process, RunOutcome, StartStage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -74,12 +74,13 @@ def stopped(number: int) -> RunOutcome:
 
 
 def supervisor_died(run: Run, directory: RunDir) -> str:
-    """That the supervisor of a stale run on this machine is gone, with what it left and how to clear that."""
-    left = ", ".join(f"{process.name} (pid {process.pid})" for process in run.survivors)
-    rest = f"still alive: {left}" if left else "no process is left"
+    """That the supervisor of a run on this machine is gone, with what it left and how to clear that."""
     crash = storage.read(directory.path).crash
-    why = f" of {crash}" if crash else ""
-    return f"the supervisor (pid {run.supervisor}) died{why}; {rest}. Clear it: pdctl down {run.name}"
+    said = f"the supervisor (pid {run.supervisor}) died{f' of {crash}' if crash else ''}"
+    if run.state in OVER:
+        return f"{said}; {run.name} was cleared since"
+    left = ", ".join(f"{process.name} (pid {process.pid})" for process in run.survivors)
+    return f"{said}; {f'still alive: {left}' if left else 'no process is left'}. Clear it: pdctl down {run.name}"
 
 
 def watcher_ended(thread: str, error: BaseException) -> RunOutcome:

@@ -151,7 +151,7 @@ class LaunchedRun:
         lost = storage.storage_trouble(self._directory.path, self._directory.logs)
         if lost and not self._run.alive:
             lost += f"; {self.name} {describe_ended(self._run)}"
-        if self._run.allocation is not None or self._run.condition is not State.STALE:
+        if self._run.allocation is not None or not self._run.unsupervised:
             return LogFiles(names, shown, lost)
         from pdctl.launch import ending_reasons  # imported late: needed only for a run without its supervisor
 

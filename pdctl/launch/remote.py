@@ -15,7 +15,7 @@ from pdctl.errors import ExitCode, LaunchError, NotReadyError, StorageError
 from pdctl.launch import credentials, ending_reasons, procfs, storage
 from pdctl.launch.log_tail import last_lines
 from pdctl.launch.run_directory import SUPERVISOR
-from pdctl.launch.run_record import OVER, EventKind, Run, RunEvent, RunOutcome, State
+from pdctl.launch.run_record import GONE, OVER, EventKind, Run, RunEvent, RunOutcome, State
 from pdctl.program import command
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def _record_death(directory: RunDir, reader: _Reader) -> Run:
     credentials.forget(directory.path)
     run = reader.read()  # keep what the supervisor wrote before it was killed
     if run.state not in OVER:
-        outcome = RunOutcome("ended from outside: its supervisor was gone", int(ExitCode.FINDINGS))
+        outcome = RunOutcome(f"ended from outside: {GONE}", int(ExitCode.FINDINGS))
         run = dataclasses.replace(run, state=State.STOPPED, outcome=outcome)
         directory.save_end(run)
     return run

@@ -29,7 +29,7 @@ from pdctl.errors import NotFoundError, PdctlError, StorageError, UsageError
 from pdctl.launch import log_tail, procfs, storage
 from pdctl.launch.deployment import Deployment, ServerRole, Spec
 from pdctl.launch.log_tail import LogTail
-from pdctl.launch.run_record import MAY_TELL, NO_LINE, OVER, SCHEMA, Run, RunOutcome, State, decode, encode
+from pdctl.launch.run_record import GONE, MAY_TELL, NO_LINE, OVER, SCHEMA, Run, RunOutcome, State, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -134,7 +134,7 @@ class RunDir:
         with contextlib.suppress(PdctlError):
             run = dataclasses.replace(self.load(), name=self.path.name)
             if run.state not in OVER:
-                outcome = RunOutcome("its supervisor was gone when the next run of its name began", 1)
+                outcome = RunOutcome(f"{GONE} when the next run of its name began", 1)
                 run = dataclasses.replace(run, state=State.FAILED, outcome=outcome)
             self.save(_with_paths(run, moves))
 
@@ -329,9 +329,9 @@ def find_run(root: Path, name: str | None, also: tuple[State, ...] = ()) -> Run:
 
 
 def _last_sign(root: Path, run: Run) -> float:
-    """When a run ended, in seconds since the epoch; for a stale one, when it last wrote a line of its logs."""
+    """When a run ended, in seconds since the epoch; if its supervisor died, when it last wrote a line of its logs."""
     last = run.events[-1].at if run.events else run.created
-    if run.condition is State.STALE:
+    if run.unsupervised:
         with contextlib.suppress(OSError):
             last = max((file.stat().st_mtime for file in RunDir.of(root, run.name).logs.iterdir()), default=last)
     return last

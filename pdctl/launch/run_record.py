@@ -21,6 +21,7 @@ T = TypeVar("T")
 UNWRITTEN = types.MappingProxyType({"written": False})  # metadata of a field that stays out of the JSON
 SCHEMA = "pdctl.run/1"
 BIRTH = 10.0  # seconds
+GONE = "its supervisor was gone"  # in the outcome's message of a run whose end another process recorded
 # How an outcome's message continues where it names the log of the process that died.
 MAY_TELL, NO_LINE = "What may tell why, in", "No line of"
 
@@ -253,6 +254,11 @@ class Run:
             return self.state
         gone = not self.alive if self.gone is None else self.gone
         return State.STALE if gone else self.state
+
+    @property
+    def unsupervised(self) -> bool:
+        """Whether its supervisor died before it recorded an end: it is stale, or somebody has cleared it since."""
+        return self.condition is State.STALE or (self.outcome is not None and GONE in self.outcome.message)
 
     @property
     def survivors(self) -> tuple[Process, ...]:

@@ -400,6 +400,9 @@ def test_a_run_whose_supervisor_was_killed_is_stale_until_down(shell: Shell) -> 
     assert "pdctl down blue" in asked.stderr
     assert shell.run("down").stdout == "blue is stopped; its supervisor had died\n"
     assert shell.run("down").stderr == "no run is alive\n"
+    for words in ((), ("--run", "blue")):  # whoever clears it takes no cause away
+        diagnosed = shell.run("diagnose", *words)
+        assert diagnosed.stdout.startswith(f"✗ the supervisor (pid {launcher.pid}) died\n"), diagnosed.stdout
 
 
 def test_after_a_death_status_and_doctor_say_the_recorded_cause_and_where_to_look(shell: Shell) -> None:
