@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from pdctl.engine.frontend.intake import MAX_BATCH, TOO_LONG
 from pdctl.engine.frontend.request_bodies import HttpRefusal, RequestBody
 from pdctl.engine.frontend.responses import instance_of
+from pdctl.engine.ipc.http_protocol import MAX_BODY
 from pdctl.json_members import (
     LARGE,
     MAX_WAITING,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 B = TypeVar("B", bound=RequestBody)
 
-MAX_BODY = 32 << 20  # bytes; half a scheduler frame, so that whatever fits here fits there
 MAX_HELD = 1 << 30  # bytes of all bodies that are being received or read
 MANY = 2048  # commas above which a body counts as large, whatever its size: sampling parameters take 11 us each
 PIECE = 16 << 10  # bytes that are parsed at once

@@ -5,6 +5,7 @@ uvicorn 0.4x waits forever for the rest of a head, and keeps every header it get
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from typing import TYPE_CHECKING, ClassVar, cast
@@ -15,7 +16,7 @@ from pdctl.engine.config.process_log import LogRate
 from pdctl.http_auth import host_problem
 
 if TYPE_CHECKING:
-    import asyncio
+    from collections.abc import Iterator
 
     from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
     from uvicorn.config import Config
@@ -27,6 +28,7 @@ MAX_TARGET = 8000  # bytes of a path and its query: the least that RFC 9112, 3, 
 MAX_FRAMING = 64 << 10  # bytes of chunk sizes, extensions and trailers that a body may have beyond its own size
 PATIENCE = 60.0  # seconds for a head; for a body, in addition to its time at MIN_RATE
 MIN_RATE = 64 << 10  # bytes per second
+MAX_BODY = 32 << 20  # bytes; half a scheduler frame, so that whatever fits here fits there
 MAX_CONNECTIONS, SHARE = 4096, 2  # one address may hold half of them
 refusals = LogRate(logging.getLogger("pdctl.engine"))
 
@@ -72,6 +74,7 @@ class BoundedProtocol(HttpToolsProtocol):
     patience: ClassVar[float] = PATIENCE
     most: ClassVar[int] = MAX_CONNECTIONS
     of_one_peer: ClassVar[int] = MAX_CONNECTIONS // SHARE
+    largest_body: ClassVar[int] = MAX_BODY  # bytes; a longer one gets no more time than this one
 
     def __init__(
         self,
@@ -81,6 +84,7 @@ class BoundedProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self._served, self.app = self.app, self._run_app
         self._timer: asyncio.TimerHandle | None = None
         self._head = 0  # bytes of an incomplete head, as received
         self._fields = 0  # bytes of a head's target and headers: a head may end in the piece that makes it too large
@@ -97,7 +101,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(cast("asyncio.Transport", Outgoing(transport)))
         peer = self.client[0] if self.client else ""
         if sum(self.held.values()) >= self.most or self.held[peer] >= self.of_one_peer:
-            idle = next((one for one in list(self.connections) if _idle(one, peer)), None)
+            idle = self._least_missed(peer)
             if idle is None:
                 refusals.warning(
                     "Closed a connection of %s: it holds %d and may hold %d, and all clients hold %d of %d",
@@ -118,12 +122,15 @@ class BoundedProtocol(HttpToolsProtocol):
                 del self.held[self._peer]
             self._peer = ""
         super().connection_lost(exc)
-        # uvicorn notifies only the newest request; of several sent at once (pipelined) the first is the one that runs.
-        for cycle in self._asked:
-            if not cycle.response_complete:
-                cycle.disconnected = True
-                cycle.message_event.set()
+        self._leave()
         self._asked.clear()
+
+    def shutdown(self) -> None:
+        """End the connection as soon as it owes no answer: the rest of a request would come too late."""
+        if self.partial and all(cycle.response_complete or cycle.more_body for cycle in self._asked):
+            self.transport.abort()
+        else:
+            super().shutdown()
 
     def data_received(self, data: bytes) -> None:
         if self._in_head:
@@ -159,7 +166,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head, self._head, self._wire, self._body = False, 0, 0, 0
         length = next((value for name, value in self.headers if name == b"content-length"), b"0")
-        size = min(int(length), 1 << 30) if length.isdigit() and len(length) < 16 else 0
+        size = min(int(length), self.largest_body) if length.isdigit() and len(length) < 16 else 0
         self._expect(self.patience + size / MIN_RATE)
         before, refusal = self.cycle, self._refusal()
         app, self.app = self.app, refusal or self.app
@@ -168,6 +175,41 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.cycle is not None and self.cycle is not before:
             self._asked = [cycle for cycle in self._asked if not cycle.response_complete]
             self._asked.append(self.cycle)
+
+    async def _run_app(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        """Run the application. Cancelled as the server ends, it takes its connection along, without a traceback."""
+        try:
+            await self._served(scope, receive, send)
+        except asyncio.CancelledError:
+            self._leave()
+            self.transport.abort()
+
+    def _leave(self) -> None:
+        """Tell every request that its client has left.
+
+        uvicorn notifies only the newest one; of several sent at once (pipelined) the first is the one that runs.
+        """
+        for cycle in self._asked:
+            if not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+
+    def _least_missed(self, peer: str) -> BoundedProtocol | None:
+        """Return a connection of `peer` that may make room for another one: one that waits for no answer."""
+        return next((one for one in self._of(peer) if one.idle), None)
+
+    def _of(self, peer: str) -> Iterator[BoundedProtocol]:
+        return (one for one in list(self.connections) if isinstance(one, BoundedProtocol) and one._peer == peer)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request waits for an answer."""
+        return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def partial(self) -> bool:
+        """Whether part of a request is still to come."""
+        return self._timer is not None
 
     def _refusal(self) -> HeadRefusal | None:
         """Return the application that answers a head that no route should see; None for any other head."""
@@ -197,10 +239,3 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer = None
         if not self.transport.is_closing():
             self.transport.abort()
-
-
-def _idle(one: object, peer: str) -> bool:
-    """Return whether `one` is a connection of `peer` on which no request waits for an answer."""
-    if not isinstance(one, BoundedProtocol) or one._peer != peer:
-        return False
-    return one.cycle is None or one.cycle.response_complete

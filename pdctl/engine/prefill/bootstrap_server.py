@@ -55,10 +55,15 @@ class BootstrapProtocol(BoundedProtocol):
     patience: ClassVar[float] = 10.0  # seconds for a head, and as many for a body
     most: ClassVar[int] = 1024
     of_one_peer: ClassVar[int] = 256
+    largest_body: ClassVar[int] = MAX_BODY
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.access_log = False  # `access_log=False` in the config would remove the handlers of the whole process
+
+    def _least_missed(self, peer: str) -> BoundedProtocol | None:
+        """An honest request is small and comes in one piece, so that one without an end makes room, too."""
+        return super()._least_missed(peer) or next((one for one in self._of(peer) if one.partial), None)
 
     def on_headers_complete(self) -> None:
         self.scope[HANG_UP] = self.transport.abort  # type: ignore[literal-required]
@@ -149,14 +154,17 @@ class BootstrapServer:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request (ASGI)."""
+        if _declared_size(scope) > MAX_BODY:
+            await _refuse_size(receive, send)
+            return
         body = await _read(receive)
         if body is None:
             return  # the client has left
         if len(body) > MAX_BODY:
-            given: BootstrapResponse | None = text(413, f"Maximum request body size {MAX_BODY} exceeded.", close=True)
-        else:
-            given = self.answer(_request(scope, body))
-            given = await self._faults.answer(given) if self._faults else given
+            await _refuse_size(receive, send)
+            return
+        given: BootstrapResponse | None = self.answer(_request(scope, body))
+        given = await self._faults.answer(given) if self._faults and given else given
         if given is None:
             scope[HANG_UP]()
             while (await receive())["type"] != "http.disconnect":
@@ -211,6 +219,20 @@ class BootstrapServer:
             stranger = foreign(request, self.table.addresses)
             return text(403, stranger) if stranger else None
         return None
+
+
+async def _refuse_size(receive: Receive, send: Send) -> None:
+    """Answer at once, but close only when the client has sent the rest or its time is up: a reset loses the answer."""
+    given = text(413, f"Maximum request body size {MAX_BODY} exceeded.", close=True)
+    await send({"type": "http.response.start", "status": given.status, "headers": given.headers})
+    await send({"type": "http.response.body", "body": given.body, "more_body": True})
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _declared_size(scope: Scope) -> int:
+    return int(next((value for name, value in scope["headers"] if name == b"content-length"), b"0"))
 
 
 async def _read(receive: Receive) -> bytes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -140,6 +141,19 @@ def test_sigterm_lets_running_requests_end(model: Path, tmp_path: Path) -> None:
         assert answers[0].json()["text"] == f"!held {gate}"
         assert engine.exit_code() == 0
         until(lambda: not any(map(alive, ranks)), "the ranks to be gone")
+
+
+def test_clients_that_are_slow_to_send_leave_no_traceback_at_the_end(model: Path) -> None:
+    head = b"POST /generate HTTP/1.1\r\nhost: a\r\ncontent-length: 900\r\n"
+    with running(model) as engine, contextlib.ExitStack() as slow:
+        engine.wait_for(READY)
+        for sent in (b"", b"POST /gen", head + b"\r\n", head + b"\r\n{", head + b"x-pdctl-signature: a\r\n\r\n{"):
+            client = slow.enter_context(socket.create_connection(("127.0.0.1", engine.port), timeout=10))
+            client.sendall(sent)
+        plain_http.get(f"{engine.url}/health")
+        engine.process.send_signal(signal.SIGINT)
+        assert engine.exit_code() == 0
+        assert not [line for line in engine.lines if "ERROR" in line or "Traceback" in line]
 
 
 def test_an_open_connection_is_told_of_the_shutdown(model: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pdctl.engine.frontend.body_reader import MAX_BODY
+from pdctl.engine.ipc.http_protocol import MAX_BODY
 from tests.cases import for_each
 from tests.engine.frontend.conftest import Engine, running
 

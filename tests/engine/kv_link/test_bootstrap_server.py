@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pdctl.engine.prefill.bootstrap_server import BootstrapServer
+from pdctl.engine.prefill.bootstrap_server import BootstrapProtocol, BootstrapServer
 from pdctl.engine.prefill.rank_table import PARAMETERS, RankTable
 from pdctl.errors import LaunchError
 from tests.cases import for_each
@@ -328,6 +328,44 @@ def test_one_connection_serves_many_requests_and_a_large_upload_that_asks_first(
         client.sendall(b"{}")
         assert answers.readline().startswith(b"HTTP/1.1 400")
         answers.close()
+
+
+PUT = b"PUT /route HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n"
+
+
+def test_a_declared_size_is_refused_before_the_body_comes_and_buys_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BootstrapProtocol, "patience", 0.2)
+    with bootstrap() as server, socket.create_connection((HOST, server.port), timeout=20) as client:
+        client.sendall(PUT % 600_000_000)
+        answer = b"".join(iter(lambda: _received(client), b""))  # and the end of the connection
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert answer.endswith(TOO_LARGE.body.encode())
+
+
+def _received(client: socket.socket) -> bytes:
+    try:
+        return client.recv(65536)
+    except ConnectionResetError:
+        return b""
+
+
+def test_half_sent_requests_keep_nobody_of_their_address_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BootstrapProtocol, "of_one_peer", 4)
+    with bootstrap() as server, contextlib.ExitStack() as slow:
+        for size in (100, 100, 60_000, 60_000, 600_000_000, 600_000_000):
+            client = slow.enter_context(socket.create_connection((HOST, server.port), timeout=10))
+            client.sendall(PUT % size + b"{")
+        for _ in range(3):
+            assert call(server.port, STORY[0])[0] == 200
+
+
+def test_stopping_with_half_sent_requests_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    with contextlib.ExitStack() as slow, bootstrap() as server:
+        for size in (100, 600_000_000):
+            client = slow.enter_context(socket.create_connection((HOST, server.port), timeout=10))
+            client.sendall(PUT % size + b"{")
+        assert call(server.port, STORY[0])[0] == 200
+    assert [one.getMessage() for one in caplog.records if one.levelname == "ERROR"] == []
 
 
 def test_stopping_ends_idle_connections_and_frees_the_port() -> None:
