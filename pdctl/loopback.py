@@ -5,6 +5,7 @@ Apart from `name_lookup`, because every plan asks this and loading sockets and f
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 
 
@@ -27,3 +28,13 @@ def is_localhost(host: str) -> bool:
     """Whether `host` is a spelling of what `localhost` means; 127.0.0.2 is a socket address of its own."""
     found = parse_ip(host.strip("[]"))
     return host.lower() == "localhost" if found is None else str(found) in ("127.0.0.1", "::1")
+
+
+def fix_of_listening(error: OSError, host: str, fix: str) -> str:
+    """What lets a server listen on `host` after all: `fix`, unless no interface of this machine has that address."""
+    if error.errno != errno.EADDRNOTAVAIL:
+        return fix
+    if not is_loopback(host):
+        return f"no interface of this machine has {host}: `ip -br address` lists what they have"
+    given = "::1/128" if ":" in host else "127.0.0.1/8"
+    return f"this machine's loopback interface lacks it: sudo ip address add {given} dev lo; sudo ip link set lo up"

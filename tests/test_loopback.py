@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
-from pdctl.loopback import is_localhost, is_loopback
+from pdctl.loopback import fix_of_listening, is_localhost, is_loopback
 from tests.cases import for_each
 
 LOOPBACK = (
@@ -29,3 +31,16 @@ def test_spellings_of_localhost_are_one_address(host: str) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.2", "127.1.2.3", "0.0.0.0", "10.0.0.1", "node1", ""])
 def test_another_loopback_address_is_another_address(host: str) -> None:
     assert not is_localhost(host)
+
+
+@for_each(
+    ("host", "said"),
+    [
+        ("127.0.0.1", "sudo ip address add 127.0.0.1/8 dev lo"),
+        ("::1", "sudo ip address add ::1/128 dev lo"),
+        ("192.0.2.7", "no interface of this machine has 192.0.2.7"),
+    ],
+)
+def test_an_address_that_this_machine_lacks_is_not_mended_by_another_port(host: str, said: str) -> None:
+    assert said in fix_of_listening(OSError(errno.EADDRNOTAVAIL, "Cannot assign"), host, "give another --port")
+    assert fix_of_listening(OSError(errno.EADDRINUSE, "in use"), host, "give another --port") == "give another --port"

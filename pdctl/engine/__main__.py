@@ -21,6 +21,7 @@ from pdctl.engine.drill import fault_points
 from pdctl.engine.ipc.channels import dist_address
 from pdctl.errors import MissingExtraError, PdctlError
 from pdctl.layout.serving import PortBlock
+from pdctl.loopback import fix_of_listening
 from pdctl.name_lookup import LOOKUP, look_up
 
 if TYPE_CHECKING:
@@ -103,9 +104,8 @@ def _listen(args: ServerArgs) -> socket.socket:
         door.bind(address)
         door.listen(BACKLOG)
     except OSError as error:
-        raise PdctlError(
-            f"cannot listen on {args.host}:{args.port}: {error.strerror}", "give another --host or --port"
-        ) from None
+        fix = fix_of_listening(error, args.host, "give another --host or --port")
+        raise PdctlError(f"cannot listen on {args.host}:{args.port}: {error.strerror}", fix) from None
     return door
 
 
@@ -152,6 +152,7 @@ def _check_free(host: str, port: int, what: str, fix: str) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:
+        fix = fix_of_listening(error, host, fix)
         raise PdctlError(f"cannot listen on {what} {host}:{port}: {error.strerror}", fix) from None
 
 

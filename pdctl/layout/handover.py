@@ -17,6 +17,7 @@ from pdctl.layout.kv_links import KvLink, pull
 from pdctl.layout.shape import Caution, Problem, Shape
 from pdctl.layout.transfer_bill import Nics, bill
 from pdctl.layout.workload import ISL, ratio
+from pdctl.loopback import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 
 SHOWN = 3  # ways out of a port collision
+V6_ONLY = ("::", "::1")  # a router that listens there takes no connection to 127.0.0.1
 EVERYWHERE = ("127.0.0.1", "localhost", "0.0.0.0", "::", "::1")  # addresses to listen on, not to call
 
 
@@ -139,6 +141,8 @@ def _router(deployment: PlannedDeployment, spec: Router, instances: tuple[Instan
     first = next(one for one in instances if one.role == "prefill")
     env = tuple(deployment.env.items()) if spec.kind == "pdctl" else ()
     host, reached = first.host_name, first.address if spec.host in EVERYWHERE else spec.host
+    if spec.host in V6_ONLY and is_loopback(first.address):
+        reached = "::1"
     if deployment.target == "kubernetes":
         host = reached = f"{deployment.name}-router"
     command = commands.router(spec, prefills, decodes, env)

@@ -48,8 +48,13 @@ class Place:
 
     @property
     def path(self) -> str:
-        """The file to open, in which `line` counts."""
+        """The file in which `line` counts, as answers name it."""
         return self.origin or self.file
+
+    @property
+    def on_disk(self) -> str:
+        """That file as a command must name it: answers name a run's log by its path within the run's home."""
+        return self.path if self.file.startswith(f"{self.origin}[") else self.file
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pdctl import open_files
 from pdctl.errors import LaunchError
 from pdctl.http_auth import SIGNATURE, AccessLevel, Gate, Keys
+from pdctl.loopback import fix_of_listening
 from pdctl.router.clients import ClientLimits, files_for
 from pdctl.router.dispatch import Chooser, Dispatcher, make_policy
 from pdctl.router.log import logger
@@ -62,7 +63,8 @@ class RouterProcess:
             port = await self._server.listen(args.host, args.port)
         except OSError as error:
             text = f"cannot listen on {args.host}:{args.port}: {error.strerror or error}"
-            raise LaunchError(text, "free the port or choose another with --port") from None
+            fix = fix_of_listening(error, args.host, "free the port or choose another with --port")
+            raise LaunchError(text, fix) from None
         if self._shortage:
             logger.warning("%s", self._shortage)
         prefills = misled(args)

@@ -354,6 +354,7 @@ def _retype(kind: ValueKind, node: Node) -> str:
         return f"its keys are {listing((key.name for key in kind.keys), 'and')}" if len(kind.keys) <= LISTED else ""
     if not isinstance(node, Scalar):
         inner = {"map": "write `name: value` lines", "list": "write [one, two]", "either": ""}
+        inner["text"] = "write a single value, in quotes if it has a colon"
         return inner.get(kind.name, "write a single value")
     if node.blank or node.null:
         return "write a value, or remove the key" + (' (empty text is "")' if kind.name == "variable" else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.book import entry
@@ -125,7 +126,7 @@ def reported_death(each: ProvenDeath, rooms: tuple[int, ...], running: int | Non
     elif differing is not None:
         fix = f"start {one.name} and its peers with the same {differing[2]}"
     elif code == CRASH and death.evidence:
-        fix = fix.replace("FILE", death.evidence[0].place.path)
+        fix = fix.replace("FILE", shlex.quote(death.evidence[0].place.on_disk))
     headline = fill(known.headline, fills)
     if code in GONE.values() and not rooms:
         headline = f"{one.name} died; no room is known to have broken of it"

@@ -16,8 +16,8 @@ from pdctl.topology.resolve import load
 from .conftest import MODELS, TOPOLOGIES, Sheet
 
 
-def shipped(name: str) -> Plan:
-    return plan_topology(load([TOPOLOGIES / f"{name}.yaml"], environ={}))
+def shipped(name: str, *sets: str) -> Plan:
+    return plan_topology(load([TOPOLOGIES / f"{name}.yaml"], sets, environ={}))
 
 
 def codes(plan: Plan) -> list[str]:
@@ -45,6 +45,13 @@ def test_the_laptop_ports() -> None:
     assert memory.verdict is MemoryVerdict.UNKNOWN
     assert plan.transfer is not None
     assert plan.transfer.bytes_per_request == 4096 * memory.kv_bytes_per_token
+
+
+@pytest.mark.parametrize("host", ["::1", '"::"'])
+def test_a_router_that_listens_on_ipv6_alone_is_reached_there(host: str) -> None:
+    router = shipped("2p1d", f"router.host={host}").router
+    assert router is not None
+    assert (router.host, router.address) == (host.strip('"'), "::1")
 
 
 def test_settings_move_the_ports() -> None:

@@ -11,6 +11,8 @@ import pytest
 from pdctl.cli.diagnose import exit_code
 from pdctl.engines.prefix import COLOUR
 from pdctl.errors import ExitCode
+from pdctl.logs.library import Library
+from pdctl.logs.source import open_logs
 from pdctl.trace import proven_deaths
 from pdctl.trace.deployment_report import SourceKind
 from pdctl.trace.diagnose import diagnose
@@ -407,6 +409,19 @@ def test_a_kill_that_the_launcher_saw_is_not_said_to_be_unknown(tmp_path: Path) 
     assert not any("what ended" in one.what for one in found.unknowns)
     assert asked.what.startswith("who sent SIGKILL")
     assert "kubectl" not in f"{death.fix} {asked.enable_with}"
+
+
+def test_the_command_of_a_fix_names_a_file_that_is_there(tmp_path: Path) -> None:
+    """A run's log is called `RUN/logs/…` in answers, which is no path from where the command is pasted."""
+    logs = tmp_path / "my logs"
+    logs.mkdir()
+    launched(logs, "was killed by SIGSEGV (it crashed in native code)")
+    path = str(logs / "decode-0.log")
+    (log,) = open_logs([path], names={path: "decode-0"})
+    part = log.parts[0]._replace(origin="e/logs/decode-0.log")
+    (death,) = diagnose(Library((log._replace(parts=(part,)),))).deaths
+    assert death.evidence[0].file == "e/logs/decode-0.log"
+    assert death.fix == f"tail -n 50 '{path}'"
 
 
 def test_every_start_that_was_killed_is_a_death(tmp_path: Path) -> None:

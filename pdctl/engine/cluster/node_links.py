@@ -26,6 +26,7 @@ from pdctl.engine.config.process_log import LogRate
 from pdctl.engine.drill import fault_points
 from pdctl.engine.ipc.messages import HEADER, Codec, FrameError
 from pdctl.errors import PdctlError
+from pdctl.loopback import fix_of_listening
 from pdctl.thread_death import in_words
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ class Nodes:
         except OSError as error:
             raise PdctlError(
                 f"cannot listen on {host}:{port} for the other nodes: {error.strerror}",
-                "give another --dist-init-addr, the same to every node",
+                fix_of_listening(error, host, "give another --dist-init-addr, the same to every node"),
             ) from None
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

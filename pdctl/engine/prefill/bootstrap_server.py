@@ -28,6 +28,7 @@ from pdctl.engine.prefill.rank_table import (
 )
 from pdctl.errors import LaunchError
 from pdctl.http_auth import SIGNATURE
+from pdctl.loopback import fix_of_listening
 from pdctl.thread_death import guard_task
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class BootstrapServer:
                 f"bootstrap server cannot listen on {self.host}:{self.port}: {error.strerror or error}",
                 f"another process holds port {self.port}; give this prefill its own --disaggregation-bootstrap-port"
                 if taken
-                else "check --host and --disaggregation-bootstrap-port",
+                else fix_of_listening(error, self.host, "check --host and --disaggregation-bootstrap-port"),
             ) from None
         if self.port == 0:
             self.port = self._server.sockets[0].getsockname()[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from pdctl.engines import message_details
@@ -204,7 +205,7 @@ def _reason_of(death: DeathProof) -> str:
 
 
 def _first_traceback(crash: Event) -> str:
-    return f"grep -m1 -n -A30 Traceback {crash.place.path}"
+    return f"grep -m1 -n -A30 Traceback {shlex.quote(crash.place.on_disk)}"
 
 
 def launchers_line(death: DeathProof) -> Event | None:
@@ -229,7 +230,7 @@ def fix_of_death(death: DeathProof) -> str:
         return f"scontrol show node {node}" if node else "sinfo -R"
     if line.values.get("signal") == "SIGKILL":
         return f"{KERNEL}   # on the host of {name}: a line there is the OOM killer's"
-    return f"tail -n 50 {line.place.path}"
+    return f"tail -n 50 {shlex.quote(line.place.on_disk)}"
 
 
 def unknown_of_death(death: DeathProof) -> tuple[MissingEvidence, ...]:
