@@ -191,6 +191,11 @@ class ObservedRouter:
     mode: str = ""
     bootstrap_port: int | None = None
 
+    @property
+    def asked(self) -> bool:
+        """Whether it was probed before the time ran out."""
+        return self.reached or not self.reason.startswith(UNASKED)
+
 
 @dataclass(frozen=True, slots=True)
 class Reach:

@@ -50,6 +50,20 @@ def test_a_rank_the_server_refuses_to_name() -> None:
     assert (one.observed, one.expected) == ("1", "2")
 
 
+def test_an_instance_that_is_starting_is_not_told_to_restart() -> None:
+    short = real.boot(healthy(), "prefill-0", expected=2, registered=0)
+    (settled,) = found(short, "PD209")
+    engines = tuple(
+        dataclasses.replace(one, health=Reply("/health", 503, 0.1)) if one.endpoint.name == "prefill-0" else one
+        for one in short.engines
+    )
+    (starting,) = found(dataclasses.replace(short, engines=engines), "PD209")
+    assert settled.fix.startswith("restart the prefill")
+    assert starting.headline == f"{settled.headline}; it is not up yet: /health answers 503"
+    assert starting.fix.startswith("curl -sS http://")
+    assert "until it answers 200" in starting.fix
+
+
 @pytest.mark.parametrize("reason", ["not asked: the time for it was over", "no answer within 0.4 s"])
 def test_a_rank_that_was_not_named_in_time_is_no_fault(reason: str) -> None:
     facts = real.boot(healthy(), "prefill-0", unranked=(f"dp0 cp0 tp0 pp0: {reason}",), ranks=())
@@ -94,6 +108,16 @@ def test_what_answers_instead_is_named(serves: str, words: str) -> None:
     (one,) = found(facts, "PD205")
     assert f"port 8998 answers HTTP as {words}, not as a bootstrap server" in one.observed
     assert one.headline.startswith("no bootstrap server answers ")
+
+
+def test_a_router_that_was_not_asked_in_time_is_not_called_silent() -> None:
+    late = "not asked within the 0.000596 s granted"
+    router = healthy().router
+    assert router is not None
+    facts = dataclasses.replace(healthy(), router=dataclasses.replace(router, reached=False, ready=None, reason=late))
+    assert found(facts, "PD602") == []
+    status = {check.code: (check.status.value, check.reason) for check in check_run.run(facts).checks}
+    assert status["PD602"] == ("unknown", f"{router.url} was not reached: {late}")
 
 
 def test_who_was_not_asked_in_time_is_neither_down_nor_unreachable() -> None:

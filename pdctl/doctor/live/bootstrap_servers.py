@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
@@ -112,7 +113,7 @@ def unregistered(facts: Facts) -> list[Finding] | Skipped | Unknown:
         have = seen.registered
         short = owed is not None and have is not None and have < owed
         if short or _refused(seen) or _gave_no_topology(seen):
-            found.append(_unregistered(claim, seen, have, owed))
+            found.append(_while_starting(_unregistered(claim, seen, have, owed), engines[claim.prefill]))
     dark = [
         claim.prefill
         for claim, seen in _with_own_server(facts)
@@ -148,6 +149,20 @@ def _unregistered(claim: Claims, seen: Bootstrap, have: int | None, owed: int | 
         observed="an unknown number" if have is None else str(have),
         expected="all" if owed is None else str(owed),
         evidence=(*status, *([said] if said else []), *shorten_lines(refused)),
+    )
+
+
+def _while_starting(found: Finding, engine: ObservedEngine) -> Finding:
+    """`found`, with the advice to wait where the engine itself says that it does not serve yet: a restart delays it."""
+    health = engine.health
+    if health is None or not health.status or health.ok:
+        return found
+    url = plain(engine.endpoint.url)
+    return replace(
+        found,
+        headline=f"{found.headline}; it is not up yet: {health.path} answers {health.status}",
+        evidence=(*found.evidence, f"{url}{health.path}: {health.status}"),
+        fix=f"curl -sS {url}{health.path}   # until it answers 200; if it never does: {found.fix}",
     )
 
 

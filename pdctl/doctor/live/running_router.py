@@ -130,6 +130,8 @@ def not_ready(facts: Facts) -> list[Finding] | Skipped | Unknown:
         return Skipped("no router was given")
     if router.reached and router.ready:
         return []
+    if not router.asked:
+        return Unknown(f"{router.url} was not reached: {router.reason}")
     if router.reached and router.ready is None and router.kind:
         return Unknown(f"{router.url} does not say whether it is ready")
     if _foreign(router) or _locked(router):
