@@ -24,7 +24,7 @@ def open_closed_streams() -> None:
 def main() -> None:
     open_closed_streams()
     argv = sys.argv[1:]
-    if argv in (["--version"], ["-V"]):
+    if argv[:1] == ["--version"] or (argv and argv[0][:1] == "-" and set(argv[0][1:]) == {"V"}):
         from pdctl import __version__
 
         try:

@@ -131,6 +131,11 @@ def _source(name: str | None, url: str | None, key_env: str) -> tuple[AnswerSour
             raise UsageError("--run and --url name two places", "give one of them")
         if not url.startswith(("http://", "https://")):
             raise UsageError(f"--url {url}: not an address", "write it as http://127.0.0.1:8000")
+        server, path, _ = (url + "/").partition("/v1/")
+        if path:
+            raise UsageError(
+                f"--url {url}: the path of a request is too much", f"give the server alone: --url {server}"
+            )
         base = url.rstrip("/")
         return answer.AnswerSource("", base, completion_stream.first_model(base, key=key)), key
     root = home(os.environ)

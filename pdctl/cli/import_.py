@@ -43,6 +43,8 @@ def command(
     from pdctl.imports.importer import import_files  # imported late: --help does not need it
     from pdctl.render import diagnostics
 
+    if str(output) == "-":
+        output = None
     if output is not None and output.exists() and not force:
         raise UsageError(f"{output} exists already", "add --force to overwrite it, or name another file")
     made = import_files(files, _variables(variables or []), name, os.environ)

@@ -69,6 +69,8 @@ def command(
 
     Ctrl-C ends the router first, then decode and prefill; a second one ends everything now.
     """
+    if output is not DryRunForm.TEXT and not dry_run:
+        raise UsageError(f"-o {output.value} is a form of --dry-run", "add --dry-run, or leave it out")
     if secret is not None:
         sets = [*(sets or []), f"security.deployment-secret={str(secret).lower()}"]
     files = [topology, *(overlays or [])]

@@ -19,7 +19,7 @@ from pdctl.render.term import to_file, visible
 from pdctl.units import flag_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pdctl.render.term import Term
     from pdctl.trace.room import RoomSummary
@@ -46,6 +46,7 @@ class RoomListForm(str, Enum):
     TSV = "tsv"
 
 
+NAMED = 8  # names in a note
 FILTERS = ("room", "prefill", "decode", "phase", "outcome", "cause")
 
 Paths = argument(metavar="[PATH]...", help="Logs, directories, globs or `-`; none: those of the run.")
@@ -98,7 +99,7 @@ def command(
     known, notes = _read(sources, LogReading(since, until, tz, dialects, index), verbose, build)
     found = sorted((room for room in known if keep(room)), key=FIELDS[sort.value].key, reverse=reverse)  # type: ignore[arg-type]
     found = found[:limit]
-    said = notes.lines(listed=bool(known))
+    said = (*notes.lines(listed=bool(known)), *_unmatched(known, wanted))
     with to_file(output_file) as stream:
         if output is RoomListForm.TEXT:
             render.show(found, stream, timezone(tz))
@@ -158,6 +159,15 @@ def _pair(text: str) -> tuple[str, str]:
     if not equals or key not in FILTERS:
         raise UsageError(f"--filter {text}: no such field", f"write KEY=VALUE with one of {', '.join(FILTERS)}")
     return key, value
+
+
+def _unmatched(known: Sequence[RoomSummary], filters: Sequence[str]) -> Iterator[str]:
+    """A sentence on each filter by name that no room matches, with the names that there are."""
+    for key, value in map(_pair, filters):
+        names = sorted({FIELDS[key].text(room) for room in known} - {""})
+        if known and key != "room" and not any(fnmatchcase(name, value) for name in names):
+            listed = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
+            yield f"no room has {key} {value}: " + (f"there are {listed}" if names else f"none has a {key}")
 
 
 def _document(form: RoomListForm, found: Sequence[RoomSummary], notes: Sequence[str], stream: Term) -> str:

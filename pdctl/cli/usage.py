@@ -41,6 +41,7 @@ EPILOG = (
 # Sub-verbs that do not exist, and the command that does the job.
 ELSEWHERE = {
     "pdctl render slurm": "pdctl launch FILE -t slurm --dry-run prints the batch script and every step",
+    "pdctl render k8s": "did you mean `pdctl render kubernetes`?",
     "pdctl render shell": "pdctl plan FILE -o shell prints every command",
 }
 QUOTED = re.compile(r"'(.*?)'")
@@ -240,9 +241,14 @@ def _no_option(path: str, command: ClickCommand, option: str) -> UsageError:
     if path == "pdctl import" and option == "-m":
         fix = "a command line goes to standard input: echo 'python3 -m sglang.launch_server ...' | pdctl import -"
         return UsageError(f"{path} takes files, not a command line", fix)
+    if option in ("--version", "-V"):
+        return UsageError(f"{path} has no option `{option}`", "pdctl --version")
     tail = f"--{option.lstrip('-').partition('-')[2]}"  # `--prefill-tp`: the prefill's option is plain `--tp`
     near = tail if option.startswith("--prefill-") and tail in forms else _similar_word(option, forms)
-    return UsageError(f"{path} has no option `{option}`", f"did you mean `{forms[near]}`?" if near else _help(path))
+    fix = f"did you mean `{forms[near]}`?" if near else _help(path)
+    if not near and (option[1:2] != "-" or " " in option) and len(options) < len(command.params):
+        fix = f"a word that begins with `-` and is no option goes behind `--`: {path} -- '{option} …'; {fix}"
+    return UsageError(f"{path} has no option `{option}`", fix)
 
 
 def _option_alone(command: ClickCommand, option: str, message: str) -> UsageError:

@@ -73,10 +73,12 @@ def read(
 
     Raise UsageError if a pattern matches no code, or the severity is unknown.
     """
-    wanted = _codes(select)
+    wanted, ignored = _codes(select), _codes(ignore)
+    if ignored >= (wanted or {entry.code for entry in book.ENTRIES}):
+        raise UsageError("--ignore leaves nothing to check", "ignore fewer codes; pdctl doctor --list-checks lists all")
     return Selection(
         codes=wanted or None,
-        ignored=_codes(ignore),
+        ignored=ignored,
         suppressions=tuple(suppressions),
         fail_on=_severity(fail_on),
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pdctl import user_files
 from pdctl.errors import PdctlError
-from pdctl.launch.run_directory import check_name
+from pdctl.launch.run_directory import KNOWN, check_name
 from pdctl.launch.run_directory import load_all as load_runs
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def load_all(root: Path) -> tuple[Cluster, ...]:
 
 
 def _file(root: Path, name: str) -> Path:
-    return root / "clusters" / f"{check_name(name)}.json"
+    return root / "clusters" / f"{check_name(name, KNOWN)}.json"
 
 
 def _load(file: Path) -> Cluster:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 ROLES_FILE = "roles.json"
 LOCK = "lock"
 KEPT = 5  # how many earlier runs of the same name are kept
+KNOWN = "pdctl ls lists the runs"  # the fix where the name of an existing run is wanted
 SUPERVISOR = "pdctl.launch"  # the module of a detached run's supervisor; the run's directory follows it
 MODE, PORT = "--disaggregation-mode", "--disaggregation-bootstrap-port"
 
@@ -358,7 +359,7 @@ def describe_ended(run: Run) -> str:
 
 def _named(root: Path, name: str) -> Run:
     latest, _, number = name.rpartition(".")
-    check_name(latest if number.isdecimal() else name)
+    check_name(latest if number.isdecimal() else name, KNOWN)
     directory = RunDir.of(root, name)
     with contextlib.suppress(NotFoundError):
         return directory.look()
@@ -368,13 +369,11 @@ def _named(root: Path, name: str) -> Run:
     raise NotFoundError(f"no run `{name}` in {root / 'runs'}", hint)
 
 
-def check_name(name: str) -> str:
+def check_name(name: str, fix: str = "--name my-run") -> str:
     """`name`, if it is a DNS label, because it names directories, jobs and Kubernetes objects; else UsageError."""
     plain = name.replace("-", "").isalnum() and name.isascii() and name == name.lower()
     if not plain or name[0] == "-" or name[-1] == "-" or len(name) > 63:
-        raise UsageError(
-            f"run name `{name}` cannot be: use lower-case letters, digits and `-` (at most 63)", "--name my-run"
-        )
+        raise UsageError(f"run name `{name}` cannot be: use lower-case letters, digits and `-` (at most 63)", fix)
     return name
 
 

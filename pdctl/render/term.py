@@ -113,8 +113,11 @@ def err() -> Term:
 
 @contextlib.contextmanager
 def to_file(path: Path | None) -> Iterator[Term]:
-    """Yield stdout for None, else a UTF-8 stream that replaces the file when complete. UsageError if it cannot."""
-    if path is None:
+    """Yield stdout for None and `-`, else a UTF-8 stream that replaces the file when complete.
+
+    Raise UsageError if it cannot be written.
+    """
+    if path is None or str(path) == "-":
         yield out()
         return
     from pdctl import user_files  # late: most answers go to a terminal or a pipe

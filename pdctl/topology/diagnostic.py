@@ -90,8 +90,11 @@ class ProblemReport:
         return tuple(sorted(self._found.values(), key=self._position))
 
     def refusal(self, name: str, fix: str = "") -> TopologyError:
-        """The error that carries all of them; `name` is what was read."""
+        """The error that carries all of them; `name` is what was read, if they are not all in one other place."""
         found = self.listed()
+        files = {each.spans[0][0].file if each.spans else name for each in found}
+        if len(files) == 1:
+            (name,) = files
         problems = "1 problem" if len(found) == 1 else f"{len(found)} problems"
         return TopologyError(f"{problems} in {name}", fix, found)
 

@@ -89,10 +89,15 @@ def find(name: str, environ: Mapping[str, str] | None = None) -> Path:
 
 
 def _merged(files: Sequence[Path], sets: Sequence[str], report: ProblemReport) -> Map | None:
-    """All files and sets as one map; None when any of them cannot be read, for then nothing else can be judged."""
+    """All files and sets as one map; None when a set cannot be read, for then nothing else can be judged.
 
+    Raise TopologyError if a file cannot be read.
+    """
     maps = [_map(path, report) for path in files]
     given = assignments(sets, report)
+    unread = [_called(path) for path, each in zip(files, maps, strict=True) if each is None]
+    if unread:
+        raise report.refusal(", ".join(unread))
     root = maps[0]
     for each in (*maps[1:], *given):
         root = merge(root, each) if root is not None and each is not None else None
@@ -122,10 +127,14 @@ def _map(path: Path, report: ProblemReport) -> Map | None:
 
 def read_file(path: Path, report: ProblemReport) -> YamlText | None:
     """The text of a topology file (`-`: standard input), or None after reporting why there is none."""
-    name = "<stdin>" if str(path) == STDIN else str(path)
+    name = _called(path)
     report.reading(name)
     raw = _bytes(path, name, report)
     return None if raw is None else _text(raw, name, report)
+
+
+def _called(path: Path) -> str:
+    return "<stdin>" if str(path) == STDIN else str(path)
 
 
 def _bytes(path: Path, name: str, report: ProblemReport) -> bytes | None:

@@ -230,6 +230,7 @@ class ListNotes:
 
     lost: one sentence on each log whose process could not write all of its lines.
     strange: one sentence on each log that was not understood. zones: on logs that are not in this machine's zone.
+    whole: the logs are not limited to a window of time.
     known: some log is an engine's or a router's, and a line was written in the requested time window.
     """
 
@@ -254,7 +255,8 @@ class ListNotes:
             if one.said
         )
         self.zones = library.zone_notes
-        empty = library.limits is not None and library.empty
+        self.whole = library.limits is None
+        empty = not self.whole and library.empty
         self.known = not empty and any(
             one.kind in (SourceKind.ENGINE, SourceKind.ROUTER, SourceKind.MIXED) for one in found.values()
         )
@@ -269,7 +271,7 @@ class ListNotes:
                     f"no line names a room: {', '.join(self.quiet)} write none about a healthy room without {flags}"
                 )
             else:
-                said.append("no line of these logs names a room")
+                said.append(f"no line of {'these logs' if self.whole else 'that time'} names a room")
         return (*said, *self.lost, *self.strange, *self.zones)
 
     def of_one(self) -> tuple[str, ...]:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from pdctl import __version__
 from pdctl.cli import exits
 from tests.cli.leaves import LEAVES
-from tests.cli.verb import BROKEN
+from tests.cli.verb import BROKEN, within
 
+ROOT = Path(__file__).resolve().parents[2]
 FORM = re.compile(r"error: [^\n]+\n  fix: [^\n]+\n")
 
 
@@ -121,6 +127,70 @@ def test_it_says_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "status", "blue", "now").startswith(
         "error: pdctl status takes [RUN] and no more: what is `now`"
     )
+
+
+def test_the_fix_fits_the_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PDCTL_HOME", str(tmp_path))
+    (tmp_path / "clusters").mkdir()
+    for words in (["status", "OP"], ["status", ""], ["logs", "--grep", "x", "OP"], ["diagnose", "--run", "O P"]):
+        assert said(capsys, *words).endswith("fix: pdctl ls lists the runs\n"), words
+    assert said(capsys, "launch", "1p1d", "--name", "OP").endswith("fix: --name my-run\n")
+    for verb in ("status", "ask", "plan"):
+        assert said(capsys, verb, "--version").endswith("fix: pdctl --version\n")
+    told = said(capsys, "ask", "-5 degrees")
+    assert "goes behind `--`: pdctl ask -- '-5 …'" in told
+    for tail in ("/v1/chat/completions", "/v1", "/v1/"):
+        told = said(capsys, "ask", "hi", "--url", f"http://127.0.0.1:9{tail}")
+        assert told.endswith("fix: give the server alone: --url http://127.0.0.1:9\n")
+    assert "did you mean `pdctl render kubernetes`?" in said(capsys, "render", "k8s", "2p1d")
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (["-F", "/nope.yaml"], "/nope.yaml"),
+        (["-F", "/nope.yaml", "-F", "/neither.yaml"], "/nope.yaml, /neither.yaml"),
+        (["--set", "roles.prefil.tp=3"], "--set"),
+        (["-F", "over.yaml"], "over.yaml"),
+    ],
+)
+def test_the_file_that_is_wrong_is_named(
+    words: list[str], place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("over.yaml").write_text("roles: {prefil: {tp: 1}}\n", encoding="utf-8")
+    assert re.search(rf"^error: \d problems? in {place}$", said(capsys, "plan", "2p1d", *words), re.MULTILINE)
+
+
+def test_an_option_that_would_be_ignored_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "-o json is a form of --dry-run" in said(capsys, "launch", "2p1d", "-o", "json")
+    for words in (["--select", "pd2", "--ignore", "PD2"], ["--ignore", "PD*"]):
+        assert "--ignore leaves nothing to check" in said(capsys, "doctor", "2p1d", "--static", *words)
+
+
+@pytest.mark.parametrize("words", [["-V", "status"], ["-VV"], ["-V", "-V"], ["--version", "status"]])
+def test_the_version_is_told_whatever_follows(words: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-m", "pdctl", *words], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"pdctl {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["doctor", "2p1d", "--static", "-o", "json", "--output-file", "-"],
+        ["rooms", str(BROKEN), "-o", "json", "--output-file", "-"],
+        ["diagnose", str(BROKEN), "-o", "json", "--output-file=-"],
+        ["import", str(ROOT / "topologies" / "2p1d.yaml"), "-o", "-"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_dash_to_write_to_is_standard_output(words: list[str], tmp_path: Path) -> None:
+    done = within(*words, folder=tmp_path)
+    if words[0] != "import":
+        assert json.loads(done.stdout)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("words", [("topology",), ("render",), ("dialect",), ()])

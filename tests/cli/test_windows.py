@@ -59,3 +59,19 @@ def test_a_diagnosis_of_an_empty_window_judges_nothing(capsys: pytest.CaptureFix
     document = json.loads(capsys.readouterr().out)
     assert document["verdict"] == "unknown"
     assert document["window"]["empty"] is True
+
+
+def test_a_room_that_no_line_of_the_window_names_may_be_in_the_logs(capsys: pytest.CaptureFixture[str]) -> None:
+    _, text = said(capsys, "rooms", LOGS, "--since", "-0s")
+    assert "no line of that time names a room" in text
+
+
+def test_a_name_that_no_room_has_is_said_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = said(capsys, "rooms", LOGS, "--prefill", "nosuch")
+    assert code == 0
+    assert "no room has prefill nosuch: there are " in text
+    assert "prefill" in text.rpartition("there are ")[2]
+    _, text = said(capsys, "rooms", LOGS, "--filter", "decode=d*")
+    assert "no room has" not in text
+    _, text = said(capsys, "rooms", LOGS, "--filter", "cause=PD999")
+    assert "no room has cause PD999: none has a cause" in text
