@@ -11,6 +11,10 @@ from pdctl.errors import PdctlError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+# A word that is not wholly of these characters is quoted in a command. Spaces may stand between them, in lists of
+# names, but not before what a program would read as an option.
+_PLAIN = re.compile(r"(?:[\w@%+=:,./\[\]{}~^-]| (?!-))*")
+_COMPOSED = frozenset({"fix", "look", "next"})  # fixes that a check has put together, with `pasteable`
 PLACEHOLDER = re.compile(r"\{([a-z_]+)(?:\|((?:[^{}]|\{[^{}]*\})*))?\}")  # {name} or {name|words without a value}
 REPOSITORIES = {
     "sglang": "sgl-project/sglang",
@@ -93,6 +97,36 @@ def fill(text: str, values: Mapping[str, object]) -> str:
         return str(values[name]) if name in values else words or name.upper().replace("_", "-")
 
     return PLACEHOLDER.sub(word, text)
+
+
+def fill_fix(text: str, values: Mapping[str, object]) -> str:
+    """A fix with its placeholders filled. What servers, logs and manifests gave cannot end its word in a shell."""
+    parts, end, quote = [], 0, ""
+    for found in PLACEHOLDER.finditer(text):
+        before = text[end : found.start()]
+        quote = _quote_after(before, quote)
+        word = fill(found[0], values)
+        parts += [before, word if found[1] in _COMPOSED or found[1] not in values else pasteable(word, quote)]
+        end = found.end()
+    return "".join([*parts, text[end:]])
+
+
+def _quote_after(text: str, quote: str) -> str:
+    """The quote that is still open after `text`, which begins inside `quote`; "" if none is."""
+    for letter in text:
+        if letter in "'\"" and quote in ("", letter):
+            quote = "" if quote else letter
+    return quote
+
+
+def pasteable(value: object, quote: str = "") -> str:
+    """`value` as it stands in a command that users paste into a shell, inside `quote` where one is open there."""
+    text = " ".join(str(value).splitlines())  # also in a comment
+    if quote == "'":
+        return text.replace("'", "'\\''")
+    if quote:
+        return re.sub(r'[\\"$`]', r"\\\g<0>", text)
+    return text if _PLAIN.fullmatch(text) else "'" + text.replace("'", "'\\''") + "'"
 
 
 def thread_address(report: str) -> str:

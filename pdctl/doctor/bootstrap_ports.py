@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.catalogue.entry import pasteable
 from pdctl.doctor import server_info
 from pdctl.doctor.check import BootstrapPortRow
 from pdctl.engines import numerals
@@ -332,10 +333,10 @@ def at_run_time(router: ObservedRouter, url: str, role: str, bootstrap_port: int
     """The shell commands that DELETE and POST one worker at /workers; "" if the router has no such endpoint."""
     if router.workers is None:
         return ""
-    base = plain(router.url)
+    base = pasteable(plain(router.url))
     body = worker_body(url, role, bootstrap_port)
-    pick = f'.workers[]|select(.url=="{url}").id'
+    pick = f".workers[]|select(.url=={json.dumps(url)}).id"
     return (
-        f"curl -s {base}/workers | jq -r {shlex.quote(pick)} | xargs -I ID curl -s -X DELETE {base}/workers/ID"
-        f" && sleep 2 && curl -s {base}/workers -H 'content-type: application/json' -d {shlex.quote(body)}"
+        f"curl -s {base}/workers | jq -r {pasteable(pick)} | xargs -I ID curl -s -X DELETE {base}/workers/ID"
+        f" && sleep 2 && curl -s {base}/workers -H 'content-type: application/json' -d {pasteable(body)}"
     )

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.book import entry
-from pdctl.catalogue.entry import fill
+from pdctl.catalogue.entry import fill, fill_fix, pasteable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -274,7 +274,7 @@ def finding(
         observed=observed,
         expected=expected,
         evidence=tuple(evidence),
-        fix=fill(said.fix, filled),
+        fix=fill_fix(said.fix, filled),
     )
 
 
@@ -304,7 +304,8 @@ def _join_findings(group: list[Finding]) -> Finding:
 
 def _fix_for_all(fix: str, who: list[str], several: str) -> str:
     """The fix for all servers: an option that takes the server and a value is repeated for each."""
-    option = re.search(rf"--[a-z-]+ {re.escape(who[0])}(?: (?!-)\S+)?$", fix) if who[0] else None
+    first = pasteable(who[0])
+    option = re.search(rf"--[a-z-]+ {re.escape(first)}(?: (?!-)\S+)?$", fix) if first else None
     if option is None:
-        return fix.replace(who[0], several, 1)
-    return fix[: option.start()] + " ".join(option[0].replace(who[0], one, 1) for one in who)
+        return fix.replace(first, pasteable(several), 1)
+    return fix[: option.start()] + " ".join(option[0].replace(first, pasteable(one), 1) for one in who)

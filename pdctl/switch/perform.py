@@ -7,6 +7,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pdctl.catalogue.entry import pasteable
 from pdctl.errors import PdctlError
 from pdctl.fleet import canary_probe
 from pdctl.fleet.canary_probe import Prompt, Side
@@ -168,7 +169,7 @@ class Switch:
             if left <= 0:
                 raise Stopped(
                     f"{self._order.name} is not idle after {self._order.drain:g} s: {holds}",
-                    f"--drain-timeout, or end them: curl -X POST {self._order.url}/abort_request "
+                    f"--drain-timeout, or end them: curl -X POST {pasteable(self._order.url)}/abort_request "
                     "-d '{\"abort_all\": true}'",
                 )
             if holds != said:
@@ -305,7 +306,7 @@ class Switch:
             problem = (
                 f"{stop.problem} twice. It was being put back into its router; whether it got there nobody has seen"
             )
-            fix = f"curl -s {self._removed[-1][0].url}{WORKERS}; if it is not there, add it as a {self._old}"
+            fix = f"curl -s {pasteable(self._removed[-1][0].url)}{WORKERS}; if it is not there, add it as a {self._old}"
             return self._result(Standing.OUT, problem, fix)
         self._told(StepNote(SwitchStep.RESTORE, f"{self._old} as before", time.monotonic() - began))
         return self._result(Standing.AS_BEFORE, stop.problem, stop.fix)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.catalogue.entry import pasteable
 from pdctl.engines.kinds import ROUTERS
 from pdctl.fleet import bootstrap_probe, peer_json
 from pdctl.fleet.address import host_and_port
@@ -128,7 +129,7 @@ def refusals(order: SwitchOrder, fleet: Fleet) -> tuple[SwitchRefusal, ...]:
     target = fleet.target
     if not target.engine.reached or not target.role:
         reason = target.engine.reason or "it does not say what role it has"
-        return (SwitchRefusal(f"{target.name}: {reason}", f"curl -sS {target.url}/server_info"),)
+        return (SwitchRefusal(f"{target.name}: {reason}", f"curl -sS {pasteable(target.url)}/server_info"),)
     if target.role not in ROLES:
         return (SwitchRefusal(f"{target.name} serves alone (disaggregation_mode {target.role}): it has no role", ""),)
     found = (*_routers(order, fleet), *_able(target), *_peers(order, fleet), *_bootstrap(order, fleet))
@@ -140,7 +141,7 @@ def _routers(order: SwitchOrder, fleet: Fleet) -> Iterator[SwitchRefusal]:
     for router in fleet.routers:
         where = f"router {router.url}{f' ({router.kind})' if router.kind else ''}"
         if not router.reached:
-            yield SwitchRefusal(f"{where}: {router.reason}", f"curl -sS {router.url}/workers")
+            yield SwitchRefusal(f"{where}: {router.reason}", f"curl -sS {pasteable(router.url)}/workers")
         elif router.kind not in ROUTERS or not ROUTERS[router.kind].edits_workers:
             reason = router.reason or "its list of workers cannot be changed while it runs"
             yield SwitchRefusal(f"{where}: {reason}", "use pdctl's own router, smg or sglang-router")
@@ -160,7 +161,9 @@ def _able(target: Member) -> Iterator[SwitchRefusal]:
     if not target.healthy:
         health = target.engine.health
         said = f"{health.path} answered {health.status or health.reason}" if health is not None else "nobody asked"
-        yield SwitchRefusal(f"{name} is not healthy: {said}", f"curl -sS {target.url}/health; its log says why")
+        yield SwitchRefusal(
+            f"{name} is not healthy: {said}", f"curl -sS {pasteable(target.url)}/health; its log says why"
+        )
 
 
 def _peers(order: SwitchOrder, fleet: Fleet) -> Iterator[SwitchRefusal]:

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.book import entry
-from pdctl.catalogue.entry import Severity, fill
+from pdctl.catalogue.entry import Severity, fill, fill_fix
 from pdctl.engines.base import Level
 from pdctl.trace.case import missed_url
 from pdctl.trace.deployment_report import DeploymentFinding, Diagnosis, EffectLines, RoomTally, SourceKind, read_sources
@@ -229,7 +229,7 @@ def _finding_of_line(event: Event) -> DeploymentFinding:
     fills = {"instance": event.instance, "observed": event.text.strip()[:120], "prefill": event.instance}
     return DeploymentFinding(
         known.code, known.slug, fill(known.headline, fills), f"{event.instance} says so: {event.text.strip()[:200]}",
-        event.instance, (), event.t, event.t, (as_evidence(event, "its own line says so"),), fill(known.fix, fills),
+        event.instance, (), event.t, event.t, (as_evidence(event, "its own line says so"),), fill_fix(known.fix, fills),
     )  # fmt: skip
 
 

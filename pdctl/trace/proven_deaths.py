@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.book import entry
-from pdctl.catalogue.entry import fill
+from pdctl.catalogue.entry import fill, fill_fix, pasteable
 from pdctl.engines import numerals
 from pdctl.engines.base import Sign
 from pdctl.trace.case import (
@@ -120,11 +120,11 @@ def reported_death(each: ProvenDeath, rooms: tuple[int, ...], running: int | Non
     evidence = [as_evidence(event, what_it_shows(event, death)) for event in death.evidence]
     if each.reason is not None and each.reason.line not in {line.line for line in evidence}:
         evidence.append(each.reason)
-    fix = fill(known.fix, fills)
+    fix = fill_fix(known.fix, fills)
     if code in GONE.values():
         fix = fix_of_death(death)
     elif differing is not None:
-        fix = f"start {one.name} and its peers with the same {differing[2]}"
+        fix = f"start {pasteable(one.name)} and its peers with the same {differing[2]}"
     elif code == CRASH and death.evidence:
         fix = fix.replace("FILE", shlex.quote(death.evidence[0].place.on_disk))
     headline = fill(known.headline, fills)

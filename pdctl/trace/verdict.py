@@ -103,7 +103,7 @@ def judge(case: Case) -> Verdict:
     if not found:
         return Verdict(None, None, (), "")
     from pdctl.catalogue.book import entry  # imported late: most rooms go well
-    from pdctl.catalogue.entry import fill
+    from pdctl.catalogue.entry import fill, fill_fix
 
     first, *rest = found
     seen = {first.code}
@@ -116,7 +116,7 @@ def judge(case: Case) -> Verdict:
     cause = Cause(
         first.code, known.slug, fill(known.headline, first.fills), first.why, first.side, first.instance
     )  # fmt: skip
-    return Verdict(cause, first, tuple(consequences), first.fix or fill(known.fix, first.fills))
+    return Verdict(cause, first, tuple(consequences), first.fix or fill_fix(known.fix, first.fills))
 
 
 def _checks(case: Case) -> Sequence[Callable[[Case], CauseFinding | None]]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pdctl.catalogue import book
-from pdctl.catalogue.entry import PLACEHOLDER, Entry, fill, thread_address
+from pdctl.catalogue.entry import PLACEHOLDER, Entry, fill, fill_fix, pasteable, thread_address
 from pdctl.errors import PdctlError
 from tests.cases import for_each
 from tests.catalogue.survey import SYMPTOMS, Symptom
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # A code is a promise to scripts: none of these may ever mean something else. New ones are added below theirs.
 NUMBERS = """
@@ -128,3 +133,24 @@ def test_what_nobody_knows_becomes_its_words_or_stands_in_capitals() -> None:
     text = "for {instance|a prefill}: {fix|probe: {path: /health}}"
     assert fill(text, {}) == "for a prefill: probe: {path: /health}"
     assert fill(text, {"instance": "prefill-0", "fix": "it"}) == "for prefill-0: it"
+
+
+HOSTILE = """x'"; touch ran; `touch ran` $(touch ran) & touch ran | touch ran\n touch ran -o y"""
+COMPOSED = {"fix", "look", "next"}  # the checks put these together; tests/doctor has them with hostile servers
+
+
+@for_each("entry", [one for one in book.ENTRIES if {found[1] for found in PLACEHOLDER.finditer(one.fix)} - COMPOSED])
+def test_no_value_of_a_fix_runs_in_a_shell_that_it_is_pasted_into(entry: Entry, tmp_path: Path) -> None:
+    names = {found[1] for found in PLACEHOLDER.finditer(entry.fix)} - COMPOSED
+    said = fill_fix(entry.fix, dict.fromkeys(names, HOSTILE))
+    tools = {"PATH": f"{tmp_path}/bin"}  # only the one that must not run can be found
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    if not (tmp_path / "bin" / "touch").exists():
+        (tmp_path / "bin" / "touch").symlink_to("/usr/bin/touch")
+    subprocess.run(["/bin/bash", "-c", said], cwd=tmp_path, env=tools, capture_output=True, timeout=60, check=False)
+    assert not (tmp_path / "ran").exists(), said
+
+
+@for_each("usual", ["http://10.0.0.1:30000", "http://[::1]:30000", "prefill-0 and prefill-1", "/var/log/a.log", ""])
+def test_a_usual_value_stands_in_a_command_as_it_is(usual: str) -> None:
+    assert pasteable(usual) == usual

@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pdctl.catalogue.entry import Needs, Severity
+from pdctl.catalogue.entry import Needs, Severity, pasteable
 from pdctl.doctor import server_info
 from pdctl.doctor.check import Check, Skipped, Unknown, finding, names
 from pdctl.doctor.live.engine_hosts import LOCAL, engines_of_host, here, used_devices
@@ -219,7 +219,7 @@ def descriptors(facts: Facts) -> list[Finding] | Skipped | Unknown:
             evidence=(f"/proc/{one.pid}/fd: {count} open, {one.closing} of them sockets in CLOSE_WAIT",
                       f"/proc/{one.pid}/limits: Max open files {one.files}"),
             severity=Severity.ERROR if share >= OVER else None,
-            fix=f"restart {one.instance} from a shell with ulimit -n {max(65536, 4 * one.files)}"
+            fix=f"restart {pasteable(one.instance)} from a shell with ulimit -n {max(65536, 4 * one.files)}"
             if share >= NEAR
             else f"ss -tnp state close-wait | grep pid={one.pid},",
         )  # fmt: skip

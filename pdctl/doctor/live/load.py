@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pdctl.catalogue.entry import Needs, Severity
+from pdctl.catalogue.entry import Needs, Severity, pasteable
 from pdctl.doctor import server_info
 from pdctl.doctor.check import Check, Skipped, Unknown, finding, names
 from pdctl.engines.sglang.agreement import common_page_size
@@ -123,7 +123,7 @@ def _without_prefill(engine: ObservedEngine, held: float, prefills: list[Observe
     )
     full = "all its slots" if found.severity is Severity.ERROR else f"{held:g} rooms"
     headline = f"{name} holds {full} for requests that no prefill has: it waits for their time-out"
-    fix = f"start {name} with --api-key, or close {engine.endpoint.url} to all but the router"
+    fix = f"start {pasteable(name)} with --api-key, or close {pasteable(engine.endpoint.url)} to all but the router"
     return replace(found, headline=headline, fix=fix)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pdctl.catalogue.entry import Needs
+from pdctl.catalogue.entry import Needs, pasteable
 from pdctl.doctor.bootstrap_ports import (
     NO_SERVER,
     STRANGER,
@@ -36,7 +36,7 @@ def by_flag(facts: Facts) -> list[Finding] | Skipped | Unknown:
         replace(
             _wrong("PD202", ports, claim, "given", claim.flag),
             headline=f"bootstrap port {claim.flag} was given for {claim.prefill}, which listens on {port(claim)}",
-            fix=f"give the port it listens on: --prefill {claim.url},{port(claim)}",
+            fix=f"give the port it listens on: --prefill {pasteable(claim.url)},{port(claim)}",
         )
         for claim in ports.claims
         if _is_wrong(claim, claim.flag)
@@ -157,7 +157,7 @@ def http_by_flag(facts: Facts) -> list[Finding] | Skipped | Unknown:
             _http(claim, "given"),
             headline=f"bootstrap port {claim.flag} was given for {claim.prefill}: that is its HTTP port, "
             f"the bootstrap server listens on {_beside_http(claim) or 'another one'}",
-            fix=f"give the port it listens on: --prefill {claim.url},{_beside_http(claim) or 'PORT'}",
+            fix=f"give the port it listens on: --prefill {pasteable(claim.url)},{_beside_http(claim) or 'PORT'}",
         )
         for claim in ports.claims
         if _is_http(claim, claim.flag)

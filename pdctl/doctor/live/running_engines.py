@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pdctl.catalogue.entry import Needs, Severity
+from pdctl.catalogue.entry import Needs, Severity, pasteable
 from pdctl.doctor import server_info
 from pdctl.doctor.bootstrap_ports import WILDCARD, address, machine, port_claims
 from pdctl.doctor.check import Check, Depth, Skipped, Unknown, finding, names, shorten_lines
@@ -48,8 +48,8 @@ def roles(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 def _own_role(engine: ObservedEngine) -> str:
     if engine.mode in ("prefill", "decode"):
-        return f"give the router {engine.endpoint.url} under --{engine.mode}"
-    return f"start {engine.endpoint.name} with --disaggregation-mode {engine.endpoint.role}"
+        return f"give the router {pasteable(engine.endpoint.url)} under --{engine.mode}"
+    return f"start {pasteable(engine.endpoint.name)} with --disaggregation-mode {engine.endpoint.role}"
 
 
 def _mode(engine: ObservedEngine) -> str:
@@ -79,7 +79,7 @@ def _down(engine: ObservedEngine) -> Finding:
         engine.endpoint.name,
         observed=engine.reason or "no answer",
         expected="an answer on /server_info",
-        look=f"curl -sS {engine.endpoint.url}/health",
+        look=f"curl -sS {pasteable(engine.endpoint.url)}/health",
         evidence=shorten_lines([_line(engine, one) for one in engine.replies if not one.reason.startswith(UNASKED)]),
     )
 
@@ -97,7 +97,7 @@ def ended_instance(ended: Ended) -> Finding:
         expected="a process that answers",
         evidence=() if ended.ours else [f"what may tell why, in {ended.log}:", *tail] if tail else told,
         severity=Severity.INFO if ended.ours else None,
-        look=ended.fix or f"tail -n 50 {ended.log}",
+        look=ended.fix or f"tail -n 50 {pasteable(ended.log)}",
     )
     headline = f"{name} is not running: it {ended.words}{ended.next}"
     return replace(found, headline=headline, seen=(ended.at, math.inf))
@@ -227,7 +227,8 @@ def _other_network(facts: Facts, engine: ObservedEngine, pid: int) -> Finding:
         evidence=(f"/proc/{pid}/ns/net is not doctor's", f"{engine.endpoint.url}: {engine.reason}"),
     )
     headline = f"{name} is not reachable from here: the run is in another network namespace (pid {pid} lives)"
-    return replace(found, headline=headline, fix=f"nsenter -t {pid} -n pdctl doctor --run {facts.run}".rstrip())
+    fix = f"nsenter -t {pid} -n pdctl doctor --run {pasteable(facts.run)}".rstrip()
+    return replace(found, headline=headline, fix=fix)
 
 
 def _in_other_network(facts: Facts, engine: ObservedEngine) -> int:
@@ -256,7 +257,7 @@ FEW = 16  # endpoints up to which a command line stays readable
 
 def _argument(engine: ObservedEngine) -> str:
     port = f",{engine.endpoint.bootstrap_port}" if engine.endpoint.bootstrap_port is not None else ""
-    return f"--{engine.endpoint.role} {engine.endpoint.url}{port}"
+    return f"--{engine.endpoint.role} {pasteable(engine.endpoint.url + port)}"
 
 
 def _elsewhere(engine: ObservedEngine) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pdctl.catalogue.entry import Needs
+from pdctl.catalogue.entry import Needs, pasteable
 from pdctl.doctor.bootstrap_ports import (
     at_run_time,
     endpoint_key,
@@ -86,15 +86,16 @@ def _missing(router: ObservedRouter, engine: ObservedEngine, worker: RouterWorke
         port=port if port is not None else "PORT",
     )
     if worker is None:
-        body = worker_body(url, role, port)
-        return replace(found, fix=f"curl {plain(router.url)}/workers -H 'content-type: application/json' -d '{body}'")
+        base, body = pasteable(plain(router.url)), worker_body(url, role, port)
+        return replace(found, fix=f"curl {base}/workers -H 'content-type: application/json' -d {pasteable(body)}")
     if engine.health is not None and engine.health.status and not engine.health.ok:
         said = f"{engine.health.path} answers {engine.health.status}"
         return replace(
             found,
             headline=f"{name} is not ready, so the router sends it nothing: {said}",
             evidence=(*found.evidence, f"{url}{said}"),
-            fix=f"curl -sS {url}{engine.health.path}   # until it answers 200: the router looks again by itself",
+            fix=f"curl -sS {pasteable(url + engine.health.path)}   # until it answers 200: the router looks again "
+            "by itself",
         )
     return replace(
         found,
@@ -148,7 +149,7 @@ def not_ready(facts: Facts) -> list[Finding] | Skipped | Unknown:
     if router.reached:
         return [found]
     return [replace(found, headline=f"the router at {router.url} does not answer: {said}",
-                    fix=f"curl -sS {plain(router.url)}/readiness")]  # fmt: skip
+                    fix=f"curl -sS {pasteable(plain(router.url))}/readiness")]  # fmt: skip
 
 
 def foreign(facts: Facts) -> list[Finding] | Skipped | Unknown:
@@ -208,9 +209,10 @@ def _engine(router: ObservedRouter) -> Finding:
     )
     port = f",{router.bootstrap_port}" if router.mode == "prefill" and router.bootstrap_port else ""
     fix = (
-        f"pdctl doctor --router http://ROUTER:PORT --{router.mode} {url}{port}"
+        f"pdctl doctor --router http://ROUTER:PORT --{router.mode} {pasteable(url)}{port}"
         if router.mode in ROLES
-        else f"give --router the address of the router, and start the engine at {url} with --disaggregation-mode"
+        else f"give --router the address of the router, and start the engine at {pasteable(url)} with "
+        "--disaggregation-mode"
     )
     return replace(found, headline=f"{router.url} is {role}, not a router", fix=fix)
 

@@ -6,7 +6,7 @@ import re
 from math import gcd
 from typing import TYPE_CHECKING
 
-from pdctl.catalogue.entry import Needs, Severity
+from pdctl.catalogue.entry import Needs, Severity, pasteable
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.server_info import NO_CONFIG, Family, model
 from pdctl.doctor.static.server_sources import NO_TEXT, written
@@ -248,7 +248,7 @@ def rendezvous(servers: Servers) -> Iterator[Finding]:
         other = seen.setdefault(f"{address} {rank}", side)
         if other is not side:
             what = f"--dist-init-addr {address} and node rank {rank or 0} are also {other.name}'s"
-            fix = f"set --dist-init-addr of {side.name} to an address of its own"
+            fix = f"set --dist-init-addr of {pasteable(side.name)} to an address of its own"
             yield finding("PD504", side.name, what, "an address of its own", [said.evidence], fix=fix)
 
 

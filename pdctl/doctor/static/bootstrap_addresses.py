@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.catalogue.entry import Severity
+from pdctl.catalogue.entry import Severity, pasteable
 from pdctl.doctor.check import Skipped, finding
 from pdctl.doctor.static.server_sources import engines_behind, service_of, written
 from pdctl.engines.kinds import router_kind
@@ -379,7 +379,7 @@ def collisions(servers: Servers, code: str) -> Iterator[Finding]:
             values: dict[str, object] = {
                 "other": name,
                 "port": free,
-                "fix": f"start {other.engine.name} with {flag} {free}",
+                "fix": f"start {pasteable(other.engine.name)} with {flag} {free}",
             }
             expected = f"a port of its own, such as {free}"
             yield finding(code, other.engine.name, str(one.port), expected, evidence, None, **values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import lcm
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.catalogue.entry import Severity
+from pdctl.catalogue.entry import Severity, pasteable
 from pdctl.doctor.check import Skipped, finding
 from pdctl.doctor.static.server_sources import written
 from pdctl.engines.environment import lint
@@ -197,7 +197,7 @@ def ucx(servers: Servers) -> Iterator[Finding]:
         names = _list(said.value) if said is not None else ()
         if said is not None and names and all(name.startswith(RDMA) for name in names):
             expected = "it lists RDMA devices alone, and UCX needs a TCP device for itself"
-            fix = f"export UCX_NET_DEVICES={said.value},eth0"
+            fix = f"export UCX_NET_DEVICES={pasteable(said.value)},eth0"
             yield _ucx(side, said.evidence, expected, fix, "UCX_NET_DEVICES", Severity.WARNING)
 
 
@@ -217,7 +217,7 @@ def _transports(side: Server) -> Iterator[Finding]:
         yield _ucx(side, said.evidence, expected, f"export UCX_TLS={said.value},cuda_copy,cuda_ipc", "UCX_TLS", None)
     elif not set(names) & set(WIRES):
         expected = "it allows no transport that leaves the host"
-        fix = f"export UCX_TLS={said.value},rc,tcp"
+        fix = f"export UCX_TLS={pasteable(said.value)},rc,tcp"
         yield _ucx(side, said.evidence, expected, fix, "UCX_TLS", Severity.WARNING)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from pdctl.catalogue.entry import Severity
+from pdctl.catalogue.entry import Severity, pasteable
 from pdctl.doctor.check import Unknown, finding
 from pdctl.doctor.static.server_sources import written
 from pdctl.engines.kinds import MINI_LB_FLAG, RELEASED, router_kind
@@ -126,8 +126,10 @@ def _values(name: str, said: Flag, allowed: tuple[str, ...], severity: Severity)
         if FLAG.fullmatch(value) is None or value in allowed:
             continue
         near = nearest(value, allowed)
-        flag = f"--{said.written or said.name}"
-        fix = f"write {flag} {near} instead of {flag} {value}" if near else f"write one of them behind {flag}"
+        flag = pasteable(f"--{said.written or said.name}")
+        fix = (
+            f"write {flag} {near} instead of {flag} {pasteable(value)}" if near else f"write one of them behind {flag}"
+        )
         observed, expected = f"{flag} takes no {value}", f"one of {', '.join(allowed)}"
         yield finding("PD318", name, observed, expected, [said.evidence], severity, fix=fix)
 
@@ -135,7 +137,7 @@ def _values(name: str, said: Flag, allowed: tuple[str, ...], severity: Severity)
 def _refused(name: str, said: Flag, observed: str, write: str, severity: Severity | None) -> Finding:
     written = f"--{said.written or said.name}"
     expected = f"--{write}" if write else "a flag that its parser takes"
-    fix = f"write --{write} instead of {written}" if write else f"drop {written}"
+    fix = f"write --{write} instead of {pasteable(written)}" if write else f"drop {pasteable(written)}"
     return finding("PD318", name, observed, expected, [said.evidence], severity, fix=fix)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.catalogue.entry import Severity
+from pdctl.catalogue.entry import Severity, pasteable
 from pdctl.doctor.check import Skipped, finding
 from pdctl.doctor.static.server_sources import engines_behind, written
 from pdctl.engines.kinds import EMBEDDED
@@ -182,7 +182,7 @@ def roles(servers: Servers) -> Iterator[Finding]:
                     mode = engine.flags.find("disaggregation-mode")
                     if engine.role and engine.role != role and mode is not None:
                         evidence = [each.evidence, mode.evidence]
-                        fix = f"give the router {each.url} under --{engine.role}"
+                        fix = f"give the router {pasteable(each.url)} under --{engine.role}"
                         yield finding("PD301", engine.name, engine.role, role, evidence, fix=fix)
 
 

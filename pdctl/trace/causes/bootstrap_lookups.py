@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.catalogue.entry import pasteable
 from pdctl.engines import message_details, numerals
 from pdctl.engines.base import Sign
 from pdctl.trace.case import Case, CauseFinding, Proof
@@ -174,7 +175,7 @@ def unreachable(case: Case) -> CauseFinding | None:
         why = f"the decode was sent to port {address.port}, {name}'s bootstrap server listens on {own}"
         return CauseFinding(code, sender.side, why, (*proofs, *said), name, fills, fix)
     why = f"nothing listens at {address}, where the request sent the decode"
-    fix = f"curl -sS http://{address}/health   # from the decode's host"
+    fix = f"curl -sS http://{pasteable(address)}/health   # from the decode's host"
     return CauseFinding("PD205", "prefill", why, (*proofs, *said), name, fills, fix)
 
 
@@ -217,7 +218,9 @@ def _unusable(case: Case, address: HostPort, answer: tuple[str, Event], failed: 
 def _silent(case: Case, owner: ObservedInstance, address: HostPort, proofs: tuple[Proof, ...]) -> CauseFinding:
     fills = {"instance": owner.name, "prefill": owner.name, "observed": str(address), "expected": str(address)}
     why = f"{owner.name} is up and owns {address}, but the decode cannot reach it"
-    return CauseFinding("PD205", "prefill", why, proofs, owner.name, fills, f"curl -sS http://{address}/health")
+    return CauseFinding(
+        "PD205", "prefill", why, proofs, owner.name, fills, f"curl -sS http://{pasteable(address)}/health"
+    )
 
 
 class DialledPrefill(NamedTuple):

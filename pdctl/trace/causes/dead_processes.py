@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
+from pdctl.catalogue.entry import pasteable
 from pdctl.engines import message_details
 from pdctl.engines.base import Phase, Sign
 from pdctl.trace.case import NEAR, Case, CauseFinding, Proof, death_of, what_it_shows
@@ -222,15 +222,15 @@ def fix_of_death(death: DeathProof) -> str:
     """A command that suits how it was launched, by its log: pdctl writes an end line on a host or in a Slurm job."""
     name, line = death.instance.name, launchers_line(death)
     if rehearsed(death) is not None:
-        return f"start {name} again: its end was a rehearsal"
+        return f"start {pasteable(name)} again: its end was a rehearsal"
     if line is None:
-        return f"{KERNEL}   # on the host of {name}; on Kubernetes: kubectl describe pod"
+        return f"{KERNEL}   # on the host of {pasteable(name)}; on Kubernetes: kubectl describe pod"
     if not line.values.get("signal"):  # it was lost
         node = message_details.lost_node(line.text)
-        return f"scontrol show node {node}" if node else "sinfo -R"
+        return f"scontrol show node {pasteable(node)}" if node else "sinfo -R"
     if line.values.get("signal") == "SIGKILL":
-        return f"{KERNEL}   # on the host of {name}: a line there is the OOM killer's"
-    return f"tail -n 50 {shlex.quote(line.place.on_disk)}"
+        return f"{KERNEL}   # on the host of {pasteable(name)}: a line there is the OOM killer's"
+    return f"tail -n 50 {pasteable(line.place.on_disk)}"
 
 
 def unknown_of_death(death: DeathProof) -> tuple[MissingEvidence, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pdctl.catalogue.entry import pasteable
 from pdctl.engines import numerals
 from pdctl.engines.base import Phase, Sign
 from pdctl.trace.case import NEAR, Case, CauseFinding, Proof, is_mismatch
@@ -62,7 +63,7 @@ def attention_tp(case: Case) -> CauseFinding | None:
     )
     proofs = [Proof("the page list arrived", event) for event in (met.events[:1] if met else ())]
     proofs.append(Proof("no cache came until the decode gave up", failed))
-    fix = f"start {names[0]} and {names[1]} with the same --tp-size and --dp-size"
+    fix = f"start {pasteable(names[0])} and {pasteable(names[1])} with the same --tp-size and --dp-size"
     return CauseFinding("PD305", "prefill", why, tuple(proofs), names[0], fills, fix)
 
 
@@ -74,7 +75,7 @@ def described(line: Event, case: Case, proofs: tuple[Proof, ...], how: str) -> C
         "observed": line.values.get(prefill, line.text.strip()[:120]), "expected": line.values.get(decode, "the same"),
         "instance": names[0], "other": names[1], "prefill": names[0], "decode": names[1], "model": "the model",
     }  # fmt: skip
-    fix = f"start {names[0]} and {names[1]} with the same {flag}" if flag else ""
+    fix = f"start {pasteable(names[0])} and {pasteable(names[1])} with the same {flag}" if flag else ""
     proof = Proof("both sides were compared, and differ", line)
     rest = tuple(one for one in proofs if one.event is not line)
     return CauseFinding(
