@@ -196,7 +196,7 @@ def _print(error: PdctlError) -> None:
         diagnostics.show(diagnostics.of(error), term.err())
     text = str(error.message)
     head = "" if text.startswith("error") else "error: "
-    sys.stderr.write(f"{head}{text}\n" + (f"  fix: {error.fix}\n" if error.fix else ""))
+    sys.stderr.write(term.readable(f"{head}{text}\n" + (f"  fix: {error.fix}\n" if error.fix else "")))
 
 
 def _report() -> None:
@@ -211,7 +211,7 @@ def _report() -> None:
         f"- argv: `{' '.join(sys.argv)}`\n\n```\n{trace}```\n"
     )
     last = trace.strip().splitlines()[-1]
-    sys.stderr.write(f"error: this is a bug in pdctl: {last}\n")
+    sys.stderr.write(term.readable(f"error: this is a bug in pdctl: {last}\n"))
     try:
         handle, name = tempfile.mkstemp(prefix="pdctl-crash-", suffix=".md")
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as report:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.fleet.completion_stream import Piece, Summary
 from pdctl.launch.ending_reasons import span
-from pdctl.render.term import as_json
+from pdctl.render.term import as_json, readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,7 +31,7 @@ class AnswerSource:
 def show(parts: Iterable[Part], term: Term, details: Term | None) -> None:
     for part in parts:
         if isinstance(part, Piece):
-            term.stream.write(part.text)
+            term.stream.write(readable(part.text) if term.tty else part.text)
             term.stream.flush()
             continue
         term.write()

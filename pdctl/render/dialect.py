@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl.engines import versions
 from pdctl.engines.kinds import RELEASED
 from pdctl.engines.versions import released, spell
-from pdctl.render.term import as_json, elided, prose, table
+from pdctl.render.term import as_json, elided, prose, table, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -195,9 +195,9 @@ def _log(each: CheckedLog, unknown: int, term: Term) -> None:
     share = f"{seen.known / (seen.known + seen.unknown):.0%}" if seen.known + seen.unknown else "nothing"
     term.write(f"  {seen.lines} lines: {seen.known} known, {seen.unknown} unknown ({share} known)")
     for fact in _facts(each.identity):
-        term.write(f"  {fact}")
+        term.write(f"  {visible(fact, term)}")
     for reason in each.identity.reasons:
-        for line in prose(term, "  because", reason, "dim"):
+        for line in prose(term, "  because", visible(reason, term), "dim"):
             term.write(line)
     for counted in seen.rows[:SHOWN]:
         term.write(f"  {counted.lines:7}  {counted.row.id}")
@@ -206,7 +206,7 @@ def _log(each: CheckedLog, unknown: int, term: Term) -> None:
     if unknown and seen.shapes:
         term.write("  unknown lines, the commonest shapes:")
         for shape in seen.shapes[:unknown]:
-            term.write(f"  {shape.lines:7}  {elided(shape.text, max(20, term.width - 12))}")
+            term.write(f"  {shape.lines:7}  {elided(visible(shape.text, term), max(20, term.width - 12))}")
 
 
 def _facts(identity: Identity) -> list[str]:
@@ -234,7 +234,7 @@ def _tabbed(each: CheckedLog, unknown: int, term: Term) -> None:
     term.write("\t".join((each.instance, "known", str(seen.known))))
     term.write("\t".join((each.instance, "unknown", str(seen.unknown))))
     for reason in identity.reasons:
-        term.write("\t".join((each.instance, "because", "", reason)))
+        term.write("\t".join((each.instance, "because", "", visible(reason, term))))
     for counted in seen.rows:
         term.write("\t".join((each.instance, "row", str(counted.lines), counted.row.id)))
     for shape in seen.shapes[:unknown]:

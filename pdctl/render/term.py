@@ -2,7 +2,7 @@
 and plain aligned columns: on a narrow terminal cells are folded or rows become lists, and nothing is cut.
 
 Text from outside (logs, servers' answers) must pass `visible` or `as_json`, so that nothing in it can control the
-terminal, or hide or reorder text.
+terminal, or hide or reorder text. `Term.write` and `readable` let nothing but our own colours and links reach one.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 STYLES = {
     "bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36",
 }  # fmt: skip
+
+OWN_SEQUENCES = re.compile(r"(\x1b\[[0-9;]*m|\x1b\]8;;(?:file:[!-~]*)?\x1b\\)")  # colours, and links to lines of logs
+KEPT = "\n\t\u200c\u200d"
 
 
 class Term:
@@ -62,6 +65,10 @@ class Term:
         return f"\x1b[{';'.join(STYLES[name] for name in names)}m{text}\x1b[0m"
 
     def write(self, text: str = "") -> None:
+        if self.tty and not text.isprintable():
+            text = "".join(
+                part if at % 2 else readable(part, self) for at, part in enumerate(OWN_SEQUENCES.split(text))
+            )
         with self._errors():
             self.stream.write(text + "\n")
 
@@ -138,6 +145,13 @@ def visible(text: str, term: Term | None = None) -> str:
     if term is not None and not term.unicode:
         return text.encode("ascii", "backslashreplace").decode("ascii")
     return text
+
+
+def readable(text: str, term: Term | None = None) -> str:
+    """Text of several lines, each `visible`. Tabs and the joiners of emoji and of Persian words remain."""
+    if text.isprintable():
+        return visible(text, term)
+    return "".join(part if part in KEPT else visible(part, term) for part in re.split(f"([{KEPT}])", text))
 
 
 def as_json(value: object, indent: int | None = 2) -> str:

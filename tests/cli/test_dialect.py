@@ -225,3 +225,13 @@ def test_a_router_too_old_is_refused_by_its_own_name() -> None:
     done = pdctl("flags", "--package", "smg", "0.3.2")
     assert done.returncode == 2
     assert "smg 0.3.2 is older than 1.1.0, the oldest release pdctl has read" in done.stderr
+
+
+def test_a_log_does_not_steer_the_terminal_by_what_it_is_recognised_by(tmp_path: Path) -> None:
+    args = "model_path='\x1b]0;pwn\x07\u202e', disaggregation_mode='prefill'"
+    said = f"[2026-01-01 00:00:00] server_args=ServerArgs({args})\n"
+    (tmp_path / "a.log").write_text(said, encoding="utf-8")
+    shown = pdctl("check", str(tmp_path / "a.log"), PYTHONUTF8="1").stdout
+    assert "because" in shown
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown

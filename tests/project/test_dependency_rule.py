@@ -21,7 +21,7 @@ ALLOWED = {
     "launch": {"manifests", "fleet", "topology", "layout", "engines"},
     "doctor": {"manifests", "fleet", "logs", "catalogue", "topology", "layout", "engines"},
     "imports": {"manifests", "topology", "layout", "engines"},
-    "switch": {"fleet", "topology", "layout", "engines"},
+    "switch": {"fleet", "catalogue", "topology", "layout", "engines"},
     "trace": {"logs", "catalogue", "topology", "layout", "engines"},
     "logs": {"catalogue", "engines"},
     "fleet": {"topology", "layout", "engines"},
