@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.book import entry
@@ -126,7 +125,7 @@ def reported_death(each: ProvenDeath, rooms: tuple[int, ...], running: int | Non
     elif differing is not None:
         fix = f"start {pasteable(one.name)} and its peers with the same {differing[2]}"
     elif code == CRASH and death.evidence:
-        fix = fix.replace("FILE", shlex.quote(death.evidence[0].place.on_disk))
+        fix = fix.replace("FILE", pasteable(death.evidence[0].place.on_disk))
     headline = fill(known.headline, fills)
     if code in GONE.values() and not rooms:
         headline = f"{one.name} died; no room is known to have broken of it"

@@ -205,7 +205,7 @@ def _reason_of(death: DeathProof) -> str:
 
 
 def _first_traceback(crash: Event) -> str:
-    return f"grep -m1 -n -A30 Traceback {shlex.quote(crash.place.on_disk)}"
+    return f"grep -m1 -n -A30 Traceback {pasteable(crash.place.on_disk)}"
 
 
 def launchers_line(death: DeathProof) -> Event | None:
