@@ -100,3 +100,15 @@ def test_a_wrong_rate_says_what_to_write(text: str, fix: str) -> None:
     with pytest.raises(UnitError) as caught:
         parse_rate(text)
     assert fix in caught.value.fix
+
+
+@pytest.mark.parametrize("text", ["501h", "99999999999999999999h", f"{'9' * 99}ms"])
+def test_a_time_to_wait_has_a_bound(text: str) -> None:
+    with pytest.raises(UnitError, match="more than 500h"):
+        parse_duration(text)
+    assert parse_duration("500h") == 1_800_000.0
+
+
+def test_a_size_has_a_bound() -> None:
+    with pytest.raises(UnitError, match="more than any machine has"):
+        parse_size(f"{10**20}TiB")

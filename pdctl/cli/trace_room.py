@@ -114,15 +114,16 @@ def command(
     else:
         rooms, interrupted = _read(wanted, sources, reading, verbose), False
     found = any(room.events for room in rooms)
+    unnamed = "" if found else _unnamed(rooms[0], wanted.typed, since is None and until is None)
     with to_file(output_file) as stream:
         if found or output is not RoomForm.TEXT:
             write(output, rooms, wanted.selection, stream, zone, told=shown is not None)
         else:
-            stream.write("".join(f"{line}\n" for line in _absent(rooms[0], wanted.typed)))
+            stream.write("".join(f"{line}\n" for line in _absent(rooms[0], unnamed)))
     if interrupted:
         reraise(signal.SIGINT)
     if not found:
-        raise _not_found(rooms[0], wanted.typed, log_sources.earlier(sources))
+        raise _not_found(rooms[0], unnamed, log_sources.earlier(sources))
     return exit_code(rooms)
 
 
@@ -234,25 +235,25 @@ def _document(form: RoomForm, rooms: Sequence[Room], selection: bool, term: Term
     return text if term.unicode else room_json.ascii_json(text)
 
 
-def _unnamed(room: Room, typed: str = "") -> str:
-    """The sentence that no line names the room. `typed`: the word it was read from."""
+def _unnamed(room: Room, typed: str, whole: bool) -> str:
+    """The sentence that no line names the room. typed: the word it was read from. whole: no window of time is set."""
     read = f" (`{typed}` read as hex)" if typed and not typed.isdigit() else ""
-    return f"no line of these logs names room {room.room}{read}"
+    return f"no line of {'these logs' if whole else 'that time'} names room {room.room}{read}"
 
 
-def _not_found(room: Room, typed: str, runs: Sequence[str]) -> NotFoundError:
-    """runs: the earlier runs of the name whose logs were read."""
+def _not_found(room: Room, unnamed: str, runs: Sequence[str]) -> NotFoundError:
+    """unnamed: see _unnamed. runs: the earlier runs of the name whose logs were read."""
     hint = "`pdctl rooms` with the same paths lists the rooms there are"
     if runs:
         hint += f"; a room of an earlier run: --run {' or '.join(runs)}"
     if len(str(room.room)) == HEX:
         hint += f"; if it is hex, write 0x{room.room}"
-    return NotFoundError(_unnamed(room, typed), hint)
+    return NotFoundError(unnamed, hint)
 
 
-def _absent(room: Room, typed: str) -> Iterator[str]:
+def _absent(room: Room, unnamed: str) -> Iterator[str]:
     """The lines that replace the page about a room of which there is nothing to draw."""
-    yield _unnamed(room, typed)
+    yield unnamed
     flags = list(dict.fromkeys(one.enable_with for one in room.missing_evidence))
     if flags:
         yield "if it was sent here, these would have shown it:"

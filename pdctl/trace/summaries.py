@@ -164,7 +164,8 @@ def by_rid(library: Library, rid: str) -> int:
     if named:
         return max(named, key=lambda pair: _when(pair[0]))[1]
     if not events:
-        raise NotFoundError(f"no line of these logs names request {rid}", LIST)
+        where = "these logs" if library.limits is None else "that time"
+        raise NotFoundError(f"no line of {where} names request {rid}", LIST)
     if any(event.row.cause == NO_ROOM for event in events):
         fix = "send it through the router, or with a bootstrap_room of its own"
         raise NotFoundError(f"request {rid} came without a room ({NO_ROOM}), so there is none to trace", fix)

@@ -75,3 +75,14 @@ def test_a_name_that_no_room_has_is_said_with_those_there_are(capsys: pytest.Cap
     assert "no room has" not in text
     _, text = said(capsys, "rooms", LOGS, "--filter", "cause=PD999")
     assert "no room has cause PD999: none has a cause" in text
+
+
+def test_a_room_outside_of_the_window_is_not_said_to_be_missing_from_the_logs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for words in (["12345"], ["--rid", "nobody"]):
+        code, text = said(capsys, "trace-room", *words, LOGS)
+        assert (code, "no line of these logs names r" in text) == (5, True)
+        code, text = said(capsys, "trace-room", *words, LOGS, "--since", "-0s")
+        assert (code, "no line of that time names r" in text) == (5, True)
+        assert "no line of these logs names r" not in text.partition("error: ")[0]

@@ -188,3 +188,13 @@ def test_zones_by_name_and_by_offset() -> None:
     for text in ("Atlantis/Centre", "+25:00", "", "../etc/passwd"):
         with pytest.raises(UsageError):
             timezone(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["-99999999h", "0001-01-01T00:00:00", "1969-12-31T23:59:59Z", "9999-12-31T23:59:59", "9999-12-31T23:59:59-12:00"],
+)
+def test_a_moment_that_no_log_has_is_refused(text: str) -> None:
+    for zone in (None, timezone("-12:00"), timezone("+14:00")):
+        with pytest.raises(UsageError, match=r"^--since .*: (this is more than|no log is from the year)"):
+            moment("--since", text, zone, lambda: 1.79e9)
