@@ -53,7 +53,7 @@ class AccessLevel(Enum):
 
     OPEN = "open"  # health and metrics, even on a server with a key (as in sglang)
     CLIENT = "client"
-    ABORT = "abort"  # a client's; aborting requests without naming the whole id takes an admin
+    GRADED = "graded"  # a client's; aborting requests without their whole id, or seeing others' ids, takes an admin
     ADMIN = "admin"
 
 

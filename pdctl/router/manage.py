@@ -178,19 +178,23 @@ class Management:
         return known.get(name) or next((one for one in known.values() if one.url == name.rstrip("/")), None)
 
     async def _list_rooms(self, exchange: Exchange, rest: str) -> None:
-        """List rooms, newest first. Query: `limit`; filters `outcome`, `prefill`, `decode`, `rid`, `request_id`."""
+        """List rooms, newest first. Query: `limit`; filters `outcome`, `prefill`, `decode`, `rid`, `request_id`.
+
+        Whoever knows a rid may abort its request, so that only an admin, or who names it, is shown one.
+        """
         query = {name: values[-1] for name, values in parse_qs(exchange.query.decode("utf-8", "replace")).items()}
         limit = query.pop("limit", str(ROOMS_SHOWN))
-        if not limit.isdigit():
-            exchange.refuse(400, f"limit={limit}: a number is expected", "invalid_query")
+        if not (limit.isascii() and limit.isdigit() and len(limit) <= MAX_DIGITS):
+            exchange.refuse(400, f"limit={limit[:80]}: a whole number from 0 on is expected", "invalid_query")
             return
+        show_rids = exchange.admin or "rid" in query
         found: list[dict[str, object]] = []
         for record in self._ledger.records():
             if len(found) >= int(limit):
                 break
             document = record.document()
             if all(str(document.get(name)) == value for name, value in query.items()):
-                found.append(document)
+                found.append(document if show_rids else {**document, "rid": None})
         exchange.json(200, {"schema": ROOMS, "rooms": found, "in_flight": self._ledger.running})
 
     async def _get_room(self, exchange: Exchange, rest: str) -> None:
@@ -203,7 +207,10 @@ class Management:
             text = f"room {room} is neither in flight nor among the last that ended"
             exchange.refuse(404, text, "unknown_room")
         else:
-            exchange.json(200, {"schema": ROOMS, **record.document(), "asked": room})
+            document = record.document()
+            if not exchange.admin:
+                document["rid"] = None
+            exchange.json(200, {"schema": ROOMS, **document, "asked": room})
 
     async def _health_generate(self, exchange: Exchange, rest: str) -> None:
         """Send one token through one pair, or through each with `?pairs=all`."""

@@ -109,16 +109,12 @@ class Record:
         self.decode_leg = LegRecord()
 
     @property
-    def rid(self) -> str:
-        """The engines' name for the request if the client gave one, else the router's."""
-        return ",".join(self.rids) if self.rids else self.request_id
-
-    @property
     def where(self) -> str:
         """The part of a log line that says which request this is and which way it went."""
         rooms = str(self.rooms[0]) if len(self.rooms) == 1 else ",".join(map(str, self.rooms))
+        rid = ",".join(self.rids) or self.request_id
         return (
-            f"room={rooms} rid={self.rid} request_id={self.request_id} attempt={self.attempt} "
+            f"room={rooms} rid={rid} request_id={self.request_id} attempt={self.attempt} "
             f"prefill={self.prefill} decode={self.decode}"
         )
 
@@ -129,7 +125,7 @@ class Record:
             "room": self.rooms[0],
             "rooms": list(self.rooms),
             "request_id": self.request_id,
-            "rid": self.rid,
+            "rid": ",".join(self.rids) or None,
             "path": self.path,
             "stream": self.stream,
             "attempt": self.attempt,

@@ -201,8 +201,8 @@ def level(exchange: Exchange) -> AccessLevel:
     """Return the access level a request needs."""
     if exchange.path in OPEN_PATHS:
         return AccessLevel.OPEN
-    if exchange.path == b"/abort_request":
-        return AccessLevel.ABORT
+    if exchange.path in (b"/abort_request", b"/rooms") or exchange.path.startswith(b"/rooms/"):
+        return AccessLevel.GRADED
     changes = exchange.path.startswith(b"/workers") and exchange.method not in (b"GET", b"HEAD")
     return AccessLevel.ADMIN if changes or exchange.path == b"/flush_cache" else AccessLevel.CLIENT
 

@@ -180,7 +180,20 @@ def test_the_ledger_is_bounded_and_filtered() -> None:
             found = (await made.get(f"/rooms?prefill={prefill}&outcome=ok"))["rooms"]
             assert found
             assert all(one["prefill"] == prefill for one in found)
-            assert (await made.ask("GET", "/rooms?limit=x")).status == 400
+            for limit in ("x", "-1", "%C2%B2", "9" * 5000):
+                refused = await made.ask("GET", f"/rooms?limit={limit}")
+                assert refused.status == 400
+                assert "a whole number from 0 on is expected" in refused.json()["error"]["message"]
+
+    asyncio.run(scenario())
+
+
+def test_a_request_without_an_id_of_its_client_has_none_for_the_engines() -> None:
+    async def scenario() -> None:
+        async with fleet(1, 1) as made:
+            answer = await made.generate({"text": "x"}, x_request_id="q")
+            record = await made.get(f"/rooms/{answer.room}")
+            assert (record["rid"], record["request_id"]) == (None, "q")
 
     asyncio.run(scenario())
 

@@ -56,6 +56,20 @@ def test_whoever_knows_the_secret_changes_workers() -> None:
     asyncio.run(scenario())
 
 
+def test_only_who_may_abort_a_request_or_names_it_sees_its_id() -> None:
+    async def scenario() -> None:
+        async with fleet(1, 1, secret=SECRET) as made:
+            room = (await made.generate({"text": "x", "rid": "victim-1"})).room
+            for path in ("/rooms", f"/rooms/{room}", "/rooms?rid=victim", f"/rooms?room={room}"):
+                assert "victim-1" not in (await made.ask("GET", path)).body.decode()
+                assert (await made.ask("GET", path)).status == 200
+            own = {"authorization": f"Bearer {SECRET.token(TOKEN)}"}
+            for path, headers in (("/rooms", own), (f"/rooms/{room}", own), ("/rooms?rid=victim-1", {})):
+                assert '"rid":"victim-1"' in (await made.ask("GET", path, **headers)).body.decode().replace(" ", "")
+
+    asyncio.run(scenario())
+
+
 def test_the_router_signs_what_it_orders_engines_and_nothing_else() -> None:
     async def scenario() -> None:
         async with fleet(1, 1, secret=SECRET) as made:

@@ -30,7 +30,7 @@ LEVELS = {
     # sglang leaves health and metrics open
     **dict.fromkeys(("/health", "/health_generate", "/ready", "/metrics"), AccessLevel.OPEN),
     **dict.fromkeys(("/flush_cache", "/pd_role_switch"), AccessLevel.ADMIN),
-    "/abort_request": AccessLevel.ABORT,
+    **dict.fromkeys(("/abort_request", "/debug/rooms"), AccessLevel.GRADED),
 }  # every other route: AccessLevel.CLIENT
 
 

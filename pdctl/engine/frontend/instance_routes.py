@@ -216,11 +216,16 @@ async def v1_loads(request: Request, dp_rank: int | None = None, include: str = 
 
 @router.get("/debug/rooms")
 async def debug_rooms(request: Request, room: int | None = None) -> Response:
-    """Every request that has not ended: its room, the queue it is in, its age, and what it waits for."""
+    """Every request that has not ended: its room, the queue it is in, its age, and what it waits for.
+
+    Whoever knows a rid may abort its request, so that only an admin is shown one.
+    """
     instance = instance_of(request)
     _require_started(instance)
     groups = await instance.manager.questions.rooms(REPORT_WITHIN)
     rows = [{"dp_rank": group.dp_rank, **msgspec.to_builtins(live)} for group in groups for live in group.rooms]
+    if not request.scope["state"]["admin"]:
+        rows = [{**row, "rid": None} for row in rows]
     if room is not None:
         rows = [row for row in rows if row["room"] == room]
     return responses.json({"role": instance.now.role, "count": len(rows), "rooms": rows})

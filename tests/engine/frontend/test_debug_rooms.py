@@ -17,6 +17,7 @@ ROOM = 77001
 
 def test_a_room_that_waits_says_for_what() -> None:
     flags = ("--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", str(free_port()))
+    flags = (*flags, "--admin-api-key", "boss")
     with running(TINY, *flags, "--disaggregation-transfer-backend", "shm", module="pdctl.engine") as engine:
         engine.wait_for(READY)
         assert engine.client.get("/debug/rooms").json() == {"role": "prefill", "count": 0, "rooms": []}
@@ -36,6 +37,9 @@ def test_a_room_that_waits_says_for_what() -> None:
         asking.start()
         until(lambda: engine.client.get(f"/debug/rooms?room={ROOM}").json()["count"], "the room to be listed")
         (room,) = engine.client.get("/debug/rooms").json()["rooms"]
+        assert room["rid"] is None  # who knows it may abort the request
+        admin = {"Authorization": "Bearer boss"}
+        (room,) = engine.client.get("/debug/rooms", headers=admin).json()["rooms"]
         assert (room["room"], room["rid"], room["queue"], room["dp_rank"]) == (ROOM, "lonely", "bootstrap", 0)
         assert (room["state"], room["waiting_for"]) == ("KVPoll.Bootstrapping", "the decode's page list for this room")
         assert room["age"] > 0
