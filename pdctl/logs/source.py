@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from pdctl import user_files
-from pdctl.errors import StorageError, UsageError
+from pdctl.errors import MissingExtraError, PdctlError, StorageError, UsageError
 from pdctl.logs import collector_format, concatenated_logs
 from pdctl.logs.merged_stream import UNNAMED, StreamSource, first_bytes, split_by_name
 from pdctl.logs.part import Compression, LogPart, Spool, examine, lineless
@@ -26,6 +26,7 @@ STDIN = "-"
 _COPY = 1 << 20  # bytes
 _HEAD = 1 << 16  # bytes of a stream within which a log has a line
 SPOOLED = 8 << 30  # bytes of a stream that are kept
+_TOLD = 4  # files that are left out and named
 POLL = 0.2  # seconds between checks whether files have grown
 _NODE = re.compile(r"(?P<instance>(?:prefill|decode)-\d+)-node[1-9]\d*\.log")  # pdctl launch
 _COMPRESSED = re.compile(r"\.(?:gz|zst|zstd)$")
@@ -85,17 +86,30 @@ def open_logs(
 
     A merged stream becomes one log for each of its sources (merged_stream.py, concatenated_logs.py). A directory is
     read for *.log*, *.txt, *.out, .gz, .zst, all levels deep; `-` is `stdin`, kept in an unnamed file.
-    Raise UsageError for a path that does not exist, is not readable, is UTF-16, or contains no log.
+    Raise UsageError for a path that does not exist, is not readable, is UTF-16, or contains no log. A file that nobody
+    named, of a directory or a glob, is left out with a note where others can be read.
     """
-    files: list[str] = []
-    for path in paths:
-        files += _expand(path)
     found: dict[tuple[int, int], _Found] = {}
-    for file in files:
-        each = _open_given(file, stdin)
-        found.setdefault((each.part.device, each.part.inode), each)
+    left_out: list[PdctlError] = []
+    for path in paths:
+        for file in _expand(path):
+            try:
+                each = _open_given(file, stdin)
+            except (UsageError, MissingExtraError) as error:
+                if file == path:
+                    raise
+                left_out.append(error)
+                continue
+            found.setdefault((each.part.device, each.part.inode), each)
+    if left_out and not found:
+        raise left_out[0]
     chosen = names or {}
     apart = [one for each in found.values() for one in ([each] if each.part.path in chosen else _split_merged(each))]
+    said = [f"{error.message}: it was left out" for error in left_out[:_TOLD]]
+    if len(left_out) > _TOLD:
+        said.append(f"{len(left_out) - _TOLD} more files were left out: they cannot be read either")
+    if said:
+        apart[0] = apart[0]._replace(notes=(*said, *apart[0].notes))
     return _named(_sets(apart), chosen)
 
 

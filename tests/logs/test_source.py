@@ -125,3 +125,21 @@ def test_utf_16_is_refused_with_the_command_that_helps(tmp_path: Path, text: byt
     with pytest.raises(UsageError, match="UTF-16") as caught:
         open_logs([str(tmp_path / "w.log")])
     assert "iconv" in caught.value.fix
+
+
+def test_a_file_of_a_directory_that_cannot_be_read_is_left_out_with_a_note(tmp_path: Path) -> None:
+    (tmp_path / "decode0.log").write_text("one line\n")
+    (tmp_path / "m.log").symlink_to("/proc/self/mem")
+    (tmp_path / "w.log").write_text("a line of UTF-16\n", encoding="utf-16")
+    for given in (str(tmp_path), f"{tmp_path}/*.log"):
+        (log,) = open_logs([given])
+        assert log.instance == "decode0"
+        assert log.notes == (
+            f"{tmp_path}/m.log cannot be read: Input/output error: it was left out",
+            f"{tmp_path}/w.log is UTF-16, not UTF-8: it was left out",
+        )
+    with pytest.raises(UsageError, match="Input/output error"):  # somebody named it
+        open_logs([str(tmp_path), f"{tmp_path}/m.log"])
+    (tmp_path / "decode0.log").unlink()
+    with pytest.raises(UsageError, match="Input/output error"):  # nothing else remains
+        open_logs([str(tmp_path)])
