@@ -81,6 +81,10 @@ async def read_body(request: Request, model: type[B]) -> B:
 
     Raise HttpRefusal: 413 if it is too large, 400 if malformed or unsupported, 503 while there is no room for it.
     """
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise HttpRefusal(
+            400, "the body is compressed (content-encoding), which this engine does not read: send it plain"
+        )
     declared = request.headers.get("content-length", "0")
     if declared.isdecimal() and int(declared[:16]) > MAX_BODY:
         raise HttpRefusal(413, f"the body is larger than {MAX_BODY} bytes")

@@ -125,6 +125,7 @@ class RoutedBody(RequestBody):
     data_parallel_rank: Rank | None = None  # the older spelling of routed_dp_rank
     disagg_prefill_dp_rank: Rank | None = None
     rid: str | Items[str] | None = None
+    priority: int | None = None  # of no effect, as in sglang without --enable-priority-scheduling
 
 
 class GenerateBody(RoutedBody):

@@ -84,6 +84,20 @@ def test_generate_bodies(unified: Engine, body: dict[str, object], said: str) ->
     refused(unified.client.post("/generate", json=body), 400, said)
 
 
+@for_each("path", ROUTES)
+def test_a_priority_is_a_whole_number(unified: Engine, path: str) -> None:
+    body = '{"text": "a", "prompt": "a", "messages": [{"role": "user", "content": "a"}], "priority": %s}'
+    for value in ("1e400", "1.5", '"high"', "true"):
+        refused(unified.client.post(path, content=body % value), 400, "priority: Input should be a valid integer")
+    assert unified.client.post(path, content=body % "3").status_code == 200
+
+
+@for_each("path", (*ROUTES, "/abort_request"))
+def test_a_compressed_body_is_refused(unified: Engine, path: str) -> None:
+    headers = {"content-encoding": "gzip"}
+    refused(unified.client.post(path, content=b'{"text": "a"}', headers=headers), 400, "compressed", "send it plain")
+
+
 @for_each(
     ("params", "said"),
     [
