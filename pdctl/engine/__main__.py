@@ -19,7 +19,7 @@ from pdctl.engine.config.engine_flags import parse_with_keys
 from pdctl.engine.config.process_log import configure
 from pdctl.engine.drill import fault_points
 from pdctl.engine.ipc.channels import dist_address
-from pdctl.errors import MissingExtraError, PdctlError
+from pdctl.errors import LimitError, MissingExtraError, PdctlError, limits_named
 from pdctl.layout.serving import PortBlock
 from pdctl.loopback import fix_of_listening
 from pdctl.name_lookup import LOOKUP, look_up
@@ -65,14 +65,18 @@ def start(argv: Sequence[str], module: str = SCHEDULER) -> int:
     ranks = Ranks(args, ipc_dir, module)
     try:
         # The ranks spend a second or more importing torch: whatever this process has to import costs nothing meanwhile.
-        ranks.spawn()
-        if args.node_rank:
-            from pdctl.engine.cluster.node_follower import follow
+        with limits_named():
+            ranks.spawn()
+            if args.node_rank:
+                from pdctl.engine.cluster.node_follower import follow
 
-            return follow(args, door, ranks, ipc_dir)
-        from pdctl.engine.frontend.http_process import serve
+                return follow(args, door, ranks, ipc_dir)
+            from pdctl.engine.frontend.http_process import serve
 
-        return serve(args, door, ranks, ipc_dir, keys)
+            return serve(args, door, ranks, ipc_dir, keys)
+    except LimitError as error:
+        log.error("Start-up failed: %s. %s", error.message, error.fix)
+        return error.exit_code
     finally:
         ranks.kill()
         shutil.rmtree(ipc_dir, ignore_errors=True)

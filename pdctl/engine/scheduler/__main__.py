@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdctl import lifeline
+from pdctl.engine.cluster.rank_processes import tell_end_reason
 from pdctl.engine.config.instance_args import ServerArgs, Whereabouts
 from pdctl.engine.config.process_log import configure
+from pdctl.errors import LimitError, limits_named
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -47,8 +49,13 @@ def main() -> None:
     configure(args, here.rank)
 
     prefer_huge_pages(os.environ)  # read once, when torch is imported
-    from pdctl.engine.scheduler.scheduler_rank import serve
-
+    try:
+        with limits_named():
+            from pdctl.engine.scheduler.scheduler_rank import serve
+    except LimitError as error:  # torch is hundreds of MB of libraries
+        logging.getLogger("pdctl.engine").error("Start-up failed: %s. %s", error.message, error.fix)
+        tell_end_reason(f"{error.message}; {error.fix}")
+        sys.exit(1)
     code = serve(args, here, options.ipc_dir, options.dist_init)
     logging.shutdown()
     sys.stdout.flush()

@@ -41,7 +41,7 @@ from pdctl.engine.scheduler.role import RoleSwitch, UnifiedRole
 from pdctl.engine.transfer import select
 from pdctl.engine.transfer.checksum import ChecksumTransport
 from pdctl.engine.transfer.workers import threads
-from pdctl.errors import NotReadyError, PdctlError, UsageError
+from pdctl.errors import LimitError, NotReadyError, PdctlError, UsageError, limits_named
 from pdctl.name_lookup import look_up
 
 if TYPE_CHECKING:
@@ -82,10 +82,12 @@ def serve(args: ServerArgs, here: Whereabouts, ipc_dir: Path, dist_init: str) ->
         else:
             kin = [other for other in Whereabouts.all(args.shape) if other.replica == here.replica]
             mailbox.join({other.rank.world_rank: local_line(ipc_dir, *other) for other in kin})
-        with Rank(args, here, mailbox, dist_init) as rank:
+        with limits_named():
+            rank = Rank(args, here, mailbox, dist_init)
+        with rank:
             rank.run()
         return 0
-    except (CheckpointError, NotReadyError, UsageError) as error:
+    except (CheckpointError, LimitError, NotReadyError, UsageError) as error:
         log.error("Start-up failed: %s. %s", error.message, error.fix)
         _tell_reason(mailbox, here, "; ".join(filter(None, (error.message, error.fix))))
         return 1

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from pathlib import Path
 
+import pytest
 from safetensors.torch import load_file, save_file
 
 import pdctl
@@ -24,3 +27,27 @@ def test_weights_that_lack_a_tensor_are_told_without_a_traceback(tmp_path: Path)
         assert f"] Start-up failed: {lacking}." in engine.wait_for("Start-up failed")
         assert f"Instance ends: rank TP0 cannot go on: {lacking}." in engine.wait_for("Instance ends")
         assert not any("Traceback" in line for line in engine.lines)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS does not limit address space")
+@pytest.mark.parametrize("kilobytes", [700_000, 900_000])
+def test_a_limit_of_address_space_is_told_without_a_traceback(kilobytes: int) -> None:
+    """The more there is, the later it ends: at an import, in a library that maps memory, or in Python."""
+    before = ("bash", "-c", f'ulimit -v {kilobytes}; exec "$@"', "bash")
+    with running(TINY, "--num-threads", "1", "--device", "cpu", module="pdctl.engine", before=before) as engine:
+        assert engine.exit_code() in (1, 4)
+        said = engine.wait_for("Start-up failed")
+        assert "ulimit -v" in said
+        assert not any("Traceback" in line for line in engine.lines)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or sys.platform != "linux", reason="becomes another user")
+def test_a_limit_of_processes_is_told_without_a_traceback() -> None:
+    before = (
+        "prlimit", "--nproc=3", "setpriv", "--reuid", "54322", "--bounding-set", "-all,+dac_override", "--inh-caps",
+        "+dac_override", "--ambient-caps", "+dac_override",
+    )  # fmt: skip
+    with running(TINY, "--num-threads", "1", "--device", "cpu", module="pdctl.engine", before=before) as engine:
+        assert engine.exit_code() in (1, 4)
+        assert any("no more threads or processes can be started" in line for line in engine.lines), engine.lines
+        assert not any("Traceback" in line for line in engine.lines), engine.lines
