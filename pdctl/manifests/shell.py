@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 
 VARIABLE = re.compile(r"\$(?:\{(\w+)(?:(:?[-=?])([^}]*))?\}|(\w+))")
+UNBRACED = re.compile(rf"(?!\$\{{){VARIABLE.pattern}")  # the same groups, for a text without a closing brace
 ALL = re.compile(r"\$(?:\{(\w+|[@*])(?:\[[@*]\])?\}|([@*]))")  # "${ARGS[@]}", "$@"
 ARRAY = re.compile(r"\$\{(\w+|[@*])\[[@*]\]\}|\$[@*]|\$\{[@*]\}")
 PASSED = re.compile(r"\$(\d|\{\d+\})")
@@ -112,7 +114,9 @@ class ShellVariables:
     def _parts(self, text: str) -> Iterator[tuple[str, str]]:
         """(literal, "") and ("", value of a variable) in turn. An unknown variable is literal: it cannot be split."""
         at = 0
-        for found in re.finditer(f"{ARRAY.pattern}|{VARIABLE.pattern}", text):
+        closed = _closed(text)
+        braced = re.compile(f"{ARRAY.pattern}|{VARIABLE.pattern}").finditer(text, 0, closed)
+        for found in chain(braced, re.compile(rf"\$[@*]|{UNBRACED.pattern}").finditer(text, closed)):
             if found.start() > at:
                 yield text[at : found.start()], ""
             at = found.end()
@@ -130,7 +134,8 @@ class ShellVariables:
             known = self._value(found)
             return found[0] if known is None else known
 
-        return VARIABLE.sub(value, text)
+        closed = _closed(text)
+        return VARIABLE.sub(value, text[:closed]) + UNBRACED.sub(value, text[closed:])
 
     def _value(self, found: re.Match[str]) -> str | None:
         """A variable's value; None if unknown. `${NAME:-default}` and `:=` have a default, which may have variables."""
@@ -152,6 +157,11 @@ class ShellVariables:
             return str(_reckoned(ast.parse(self.filled(filled).strip(), mode="eval").body))
         except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
             return f"$(({text}))"
+
+
+def _closed(text: str) -> int:
+    """Where the last brace closes. Behind it no `${` can match, and each would search the rest of the text."""
+    return text.rfind("}") + 1
 
 
 def _reckoned(node: ast.expr, depth: int = 0) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from pdctl.engines import versions
 from pdctl.engines.routers import router_flags as routers
-from pdctl.engines.sglang.arguments import SPELLINGS, SUCCESSORS, argument, arguments, choices, gap
+from pdctl.engines.sglang.arguments import SPELLINGS, SUCCESSORS, argument, arguments, choices, full_name, gap
 from pdctl.engines.versions import SGLANG, Release, Version, parse, resolve, spell
 from tests.cases import for_each
 
@@ -173,3 +174,21 @@ def test_the_table_is_the_installed_routers_own(version: Version) -> None:
 
 def test_a_release_is_what_it_says() -> None:
     assert gap("tp-size", Release("0.5.23", parse("0.5.23"))) is None
+
+
+def test_a_flag_that_no_release_has_is_not_compared_with_each_of_each_release() -> None:
+    """A script of a few KiB repeats such flags thousands of times."""
+    calls = 0
+
+    def count(_frame: object, event: str, _arg: object) -> None:
+        nonlocal calls
+        calls += event.endswith("call")
+
+    assert (full_name("x", None), gap("x", None) is None) == ("x", False)  # the tables are read once
+    sys.setprofile(count)
+    try:
+        full_name("x", None)
+        gap("x", None)
+    finally:
+        sys.setprofile(None)
+    assert 0 < calls < 3000

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from pdctl.manifests.shell import commands, variables
@@ -109,3 +112,16 @@ def test_loops_in_loops_end() -> None:
 
 def test_what_a_sourced_text_leaves_set() -> None:
     assert variables("A=1\nexport B=$A\nC=$(x)\n", {"Z": "0"}) == {"A": "1", "B": "1", "C": "$(x)", "Z": "0"}
+
+
+@for_each("quote", ["", '"'])
+@for_each("end", ["}", ""])
+def test_defaults_inside_defaults_take_no_longer_than_their_text(quote: str, end: str) -> None:
+    """Each of them once searched the rest of the text for its brace: hours, for this one."""
+    program = f"""
+from pdctl.manifests.shell import commands
+(command,) = commands('a --b ' + {quote!r} + '${{A:-' * 200000 + 'x' + {end!r} * 200000 + {quote!r})
+print(command.words[1].text)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout == "--b\n"

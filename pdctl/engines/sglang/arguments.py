@@ -6,7 +6,8 @@ The flags, their number of values and the values they allow come from the table 
 
 from __future__ import annotations
 
-from functools import cache
+from bisect import bisect_left
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import versions
@@ -241,7 +242,10 @@ def _exists_in(name: str, version: Version) -> bool:
 
 def _abbreviated(name: str, version: Version) -> list[str]:
     """The flags that begin with `name`; argparse accepts the abbreviation if there is only one."""
-    return [known for known in _names(version) if known.startswith(name)]
+    names = _sorted_names(version)
+    first = bisect_left(names, (name,))
+    last = bisect_left(names, (name + "\U0010ffff",))
+    return [known for _, known in sorted((at, known) for known, at in names[first:last])]
 
 
 @cache
@@ -249,14 +253,26 @@ def _names(version: Version) -> tuple[str, ...]:
     return tuple(name for name in arguments() if argument(name, version) is not None)
 
 
+@cache
+def _sorted_names(version: Version) -> list[tuple[str, int]]:
+    """Each name with its place in the table: a script may have thousands of flags, each asked of every release."""
+    return sorted((name, at) for at, name in enumerate(_names(version)))
+
+
+@lru_cache(maxsize=4096)
 def _never(name: str, versions: tuple[Version, ...], exact: bool) -> Gap:
     several = _abbreviated(name, versions[-1])
     if several:
         listed = ", ".join(f"--{each}" for each in several[:MOST_LISTED]) + (", …" if several[MOST_LISTED:] else "")
         return Gap(f"{len(several)} flags begin so: {listed}", "write one of them in full", exact, several[0], False)
-    here = dict.fromkeys(known for version in reversed(versions) for known in _names(version))
-    near = nearest_flag(name, here)
+    near = nearest_flag(name, _names_of(versions))
     return Gap("no release pdctl knows has it", f"did you mean --{near}?" if near else "", exact, near, False)
+
+
+@lru_cache(maxsize=64)
+def _names_of(versions: tuple[Version, ...]) -> tuple[str, ...]:
+    """The names of all of them, the newest release's first."""
+    return tuple(dict.fromkeys(known for version in reversed(versions) for known in _names(version)))
 
 
 def _successor(name: str, version: Version) -> tuple[str, bool, str]:
