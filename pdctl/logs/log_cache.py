@@ -35,6 +35,7 @@ MAGIC = b"PDASKED1"
 _PART = struct.Struct("<QQQqQ16s8sI")
 _HIT = struct.Struct("<QQI")
 _LARGEST = 8 << 20  # bytes of an answer above which searching again is cheaper than caching
+MOST_ANSWERS = 64  # files in one directory
 
 
 def cache_directory(part: LogPart, environ: Mapping[str, str]) -> Path:
@@ -209,6 +210,17 @@ def save_answers(file: Path, answers: Sequence[CachedAnswer]) -> None:
         if len(data) > _LARGEST:
             return
     replace_file(file, bytes(data) + _seal(data))
+    _forget_oldest(file.parent)
+
+
+def _forget_oldest(where: Path) -> None:
+    """Keep the latest `MOST_ANSWERS` files of answers: every request that is asked for once adds some."""
+    with contextlib.suppress(OSError):  # another command forgets at the same time, or the directory cannot be written
+        files = [each for each in os.scandir(where) if each.name.endswith(".asked")]
+        if len(files) > MOST_ANSWERS:
+            files.sort(key=lambda each: each.stat().st_mtime_ns, reverse=True)
+            for each in files[MOST_ANSWERS:]:
+                os.unlink(each.path)  # noqa: PTH108
 
 
 def _seal(data: bytes | bytearray) -> bytes:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,14 @@ def test_a_directory_that_cannot_be_written_to_is_as_good_as_none(tmp_path: Path
     file = log_cache.answer_file(tmp_path / "file", "room 7")
     log_cache.save_answers(file, [ANSWER])
     assert log_cache.load_answers(file) == {}
+
+
+def test_only_the_latest_answers_are_kept(tmp_path: Path) -> None:
+    other = tmp_path / "0.index"
+    other.touch()
+    files = [log_cache.answer_file(tmp_path, f"room {number}") for number in range(log_cache.MOST_ANSWERS + 3)]
+    for number, file in enumerate(files):
+        log_cache.save_answers(file, [ANSWER])
+        os.utime(file, (number, number))
+    log_cache.save_answers(files[-1], [ANSWER])
+    assert {path.name for path in tmp_path.iterdir()} == {other.name, *(file.name for file in files[3:])}

@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import logging
 import os
+import tempfile
 import threading
 import uuid
 from dataclasses import dataclass
@@ -110,6 +111,16 @@ def load(cma_only: bool) -> ModuleType:
     return api
 
 
+def ucx_advice(shared_memory: str = "/dev/shm") -> str:
+    """What to check if UCX cannot start: its error code does not tell, and it always creates a file in /dev/shm."""
+    try:
+        with tempfile.TemporaryFile(dir=shared_memory) as file:
+            file.write(b"0")
+    except OSError as error:
+        return f"{shared_memory}: {error.strerror}; it must be writable and have room (mount -o remount,rw,size=1G)"
+    return "check UCX_TLS and UCX_NET_DEVICES"
+
+
 class Agent:
     """One nixl agent. Its calls take turns (strict): if UCX copies by itself (cma), a post holds it for the whole copy.
 
@@ -135,7 +146,7 @@ class Agent:
             self._agent = api.nixl_agent(f"pdctl-{uuid.uuid4().hex[:16]}", config)
             self._agent.create_backend("UCX", {"ucx_error_handling_mode": mode})
         except self.errors as error:
-            raise TransferError(f"nixl: UCX cannot start: {error}; check UCX_TLS and UCX_NET_DEVICES") from None
+            raise TransferError(f"nixl: UCX cannot start: {error}; {ucx_advice()}") from None
         try:
             self._region = self._agent.register_memory([(pool.address, pool.nbytes, pool.device, "")], pool.kind)
             metadata = self._agent.get_agent_metadata()

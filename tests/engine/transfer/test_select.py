@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from pdctl.engine.transfer import select
-from pdctl.engine.transfer.nixl import NixlTransport
+from pdctl.engine.transfer.nixl import NixlTransport, ucx_advice
 from pdctl.engine.transfer.transport import TransferError
 from tests.engine.transfer.backends import has_nixl
 
@@ -128,3 +129,9 @@ def test_a_process_that_used_nixl_exits_normally() -> None:
     code = "from tests.engine.transfer.far import *\nt, p = open_pool('nixl', geometry(), 1)\nt.close()\n"
     done = run(code)
     assert done.returncode == 0, done.stderr
+
+
+def test_shared_memory_that_cannot_be_written_is_named_where_ucx_only_gives_a_code(tmp_path: Path) -> None:
+    assert ucx_advice(str(tmp_path)) == "check UCX_TLS and UCX_NET_DEVICES"
+    lacking = str(tmp_path / "shm")
+    assert ucx_advice(lacking).startswith(f"{lacking}: No such file or directory; it must be writable")
