@@ -24,7 +24,8 @@ BESIDE = 3.0  # seconds
 class Attribution(NamedTuple):
     """requested: the prefill that got the HTTP request; contacted: the one that got the page list.
 
-    arrived: the decode that the KV cache reached. url: where the router sent the request.
+    arrived: the decode that the KV cache reached. url: where the router sent the request. sent_decode: the decode to
+    which the router's line about the room sent it; only `decode` is known to have had it.
 
     several: the attributes for which lines name more than one instance, so none is reported.
     """
@@ -35,6 +36,7 @@ class Attribution(NamedTuple):
     arrived: Conclusion | None = None
     url: str | None = None
     several: tuple[str, ...] = ()
+    sent_decode: Conclusion | None = None
 
     @property
     def crossed(self) -> bool:
@@ -52,7 +54,7 @@ def attribute(
 ) -> Attribution:
     """joined: router attempts that can be this room. settled: counting proves that its KV cache arrived."""
     found = _named(room_events, deployment)
-    found = found._replace(url=_url(room_events, joined))
+    found = found._replace(url=_url(room_events, joined), sent_decode=_sent_decode(room_events, deployment))
     if found.decode is None and "decode" not in found.several:
         found = found._replace(decode=_routed(room_events, deployment, joined, "decode"))
     if found.requested is None and "requested" not in found.several:
@@ -108,6 +110,14 @@ def _url(room_events: RoomEvents, joined: Joined) -> str | None:
     """The URL that pdctl's own router logs with the room, or the one that all attempts that can be the room share."""
     urls = {event.values["prefill"] for event in room_events.by("router") if event.values.get("prefill")}
     return next(iter(urls)) if len(urls) == 1 else joined.prefill
+
+
+def _sent_decode(room_events: RoomEvents, deployment: ObservedDeployment) -> Conclusion | None:
+    lines = [event for event in room_events.by("router") if event.values.get("decode")]
+    owners = {owner.name for event in lines if (owner := deployment.at_url(event.values["decode"])) is not None}
+    if len(owners) != 1 or len({event.values["decode"] for event in lines}) != 1:
+        return None
+    return Conclusion(owners.pop(), "the router sent it there, and no line says that it arrived", tuple(lines[:1]))
 
 
 def _routed(room_events: RoomEvents, deployment: ObservedDeployment, joined: Joined, leg: str) -> Conclusion | None:

@@ -135,19 +135,15 @@ def _deaths(
     gone: Sequence[ProvenDeath], lines: Sequence[Event], traced: Sequence[Room]
 ) -> tuple[list[Death], list[Room]]:
     """The deaths with the rooms that each broke, and the rooms that broke for another reason."""
-    taken: dict[int, list[int]] = {at: [] for at in range(len(gone))}
+    taken: dict[int, list[Room]] = {at: [] for at in range(len(gone))}
     left = []
     for room in traced:
         owner = _owner(room, gone)
         if owner is None:
             left.append(room)
         else:
-            taken[owner].append(room.room)
-    again = {room.room for room in traced if room.answered_as is not None}
-    told = [
-        reported_death(each, tuple(taken[at]), requests_running(each.death, lines), len(again.intersection(taken[at])))
-        for at, each in enumerate(gone)
-    ]
+            taken[owner].append(room)
+    told = [reported_death(each, taken[at], requests_running(each.death, lines)) for at, each in enumerate(gone)]
     return sorted(told, key=lambda one: one.at), left
 
 

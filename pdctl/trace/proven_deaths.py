@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pdctl.logs.event import Event
     from pdctl.logs.library import Library
     from pdctl.trace.observed_deployment import ObservedDeployment, ObservedInstance
+    from pdctl.trace.room import Room
 
 GONE = {"prefill": "PD705", "decode": "PD704", "router": "PD720"}  # by role: it ended, and no line says why
 SIGNS_OF_DEATH = frozenset(
@@ -99,11 +100,13 @@ def _earlier(one: ObservedInstance, lines: Sequence[Event], last: DeathProof | N
     return found
 
 
-def reported_death(each: ProvenDeath, rooms: tuple[int, ...], running: int | None, retried: int) -> Death:
-    """The death as reported, in the words of its catalogue entry."""
+def reported_death(each: ProvenDeath, broken: Sequence[Room], running: int | None) -> Death:
+    """The death as reported, in the words of its catalogue entry, or of the rooms it broke where those say more."""
     death, one = each.death, each.death.instance
     code = _code(death)
     known = entry(code)
+    rooms = tuple(room.room for room in broken)
+    retried = sum(1 for room in broken if room.answered_as is not None)
     why = _mixed_log_note(each)
     fills = {
         "instance": one.name, "decode": one.name, "prefill": one.name, "router": one.name,
@@ -129,10 +132,20 @@ def reported_death(each: ProvenDeath, rooms: tuple[int, ...], running: int | Non
     headline = fill(known.headline, fills)
     if code in GONE.values() and not rooms:
         headline = f"{one.name} died; no room is known to have broken of it"
+    elif code in GONE.values():
+        headline = _as_rooms_say(one.name, headline, broken)
     return Death(
         one.name, one.role, death.since, death.at, code, known.slug, headline, why, rooms, running,
         tuple(evidence), fix, unknown_of_death(death) if code in GONE.values() else (), retried,
     )  # fmt: skip
+
+
+def _as_rooms_say(name: str, headline: str, broken: Sequence[Room]) -> str:
+    """The sentence of its rooms, which tells whether it died before it got them; of both kinds one that covers both."""
+    said = {room.cause.headline for room in broken if room.cause is not None and room.cause.code in GONE.values()}
+    if len(said) > 1:
+        return f"{name} died while it had rooms, and before it got others"
+    return said.pop() if said else headline
 
 
 def _code(death: DeathProof) -> str:

@@ -124,14 +124,15 @@ def summary_of_kinds(told: all_rooms.LineKinds, deployment: ObservedDeployment) 
     who = attribute(room_events, deployment, NO_ATTEMPT, (), {}, None)
     case = Case(room_events, who, deployment, (), NO_ATTEMPT)
     ended, _ = outcome(case, {}, None)
+    decode = who.decode or who.sent_decode
     found = next((finding for check in CAUSES_BY_KINDS if (finding := check(case)) is not None), None)
     if found is None and ended is RoomOutcome.FAILED and client_requests.only_aborted(case):
         return KindsSummary(
-            who.requested.value if who.requested else None, who.decode.value if who.decode else None,
+            who.requested.value if who.requested else None, decode.value if decode else None,
             phase_reached(case, RoomOutcome.ABORTED), RoomOutcome.ABORTED, CLIENT_LEFT, is_canary(room_events),
         )  # fmt: skip
     return KindsSummary(
-        who.requested.value if who.requested else None, who.decode.value if who.decode else None,
+        who.requested.value if who.requested else None, decode.value if decode else None,
         phase_reached(case, ended), ended, found.code if found else "",
         is_canary(room_events), open_until(case, ended) if found is None else None,
     )  # fmt: skip

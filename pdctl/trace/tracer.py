@@ -160,7 +160,7 @@ def room_report(
         ended,
         _value(who.requested),
         _value(who.contacted),
-        _value(who.decode),
+        _value(who.decode or who.sent_decode),
         phase_reached(case, ended),
         verdict.cause,
         steps,
@@ -208,7 +208,8 @@ def _lanes(case: Case, lines: Sequence[Event]) -> tuple[Lane, ...]:
 
 def _attributes(case: Case) -> tuple[tuple[str, Conclusion | None], ...]:
     who = case.who
-    return (("prefill_requested", who.requested), ("prefill_contacted", who.contacted), ("decode", who.decode))
+    decode = who.decode or who.sent_decode
+    return (("prefill_requested", who.requested), ("prefill_contacted", who.contacted), ("decode", decode))
 
 
 def _evidence(case: Case, verdict: Verdict, shown: Event | None, open_: bool) -> tuple[Evidence, ...]:

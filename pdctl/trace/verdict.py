@@ -268,12 +268,12 @@ def _missing_evidence(case: Case, outcome: RoomOutcome, fix: str) -> Iterator[Mi
         yield from _missing_request(case)
     if who.contacted is None and not _nobody(case):
         yield MissingEvidence("which prefill got the decode's page list", _contact_flag(case))
-    if who.decode is None and deployment.decodes:
+    if who.decode is None and who.sent_decode is None and deployment.decodes:
         quiet = [one for one in deployment.decodes if not one.identity.log_requests]
         if quiet:
             yield MissingEvidence("which decode had the room", f"{LOG_REQUESTS} on {_names(quiet)}")
         else:
-            yield MissingEvidence("which decode had the room: none of them logged it", "give the logs of all decodes")
+            yield MissingEvidence("which decode had the room: none of them logged it", _more_logs(case, "decodes"))
     timed = next((event for event in case.room_events.by("decode") if event.proves(Sign.DECODE_TIMES)), None)
     if PLACEHOLDER in fix:
         yield MissingEvidence("the bootstrap ports of the prefills", "give their logs from the start (server_args=…)")
@@ -299,11 +299,19 @@ def _missing_request(case: Case) -> Iterator[MissingEvidence]:
     elif case.prefill is not None:
         yield MissingEvidence(f"whether {case.prefill.name} still got the HTTP request", "give the rest of its log")
     else:
-        yield MissingEvidence(
-            "which prefill got the HTTP request: none of them logged it", "give the logs of all prefills"
-        )
+        what = "which prefill got the HTTP request: none of them logged it"
+        yield MissingEvidence(what, _more_logs(case, "prefills"))
     for name, flag in _routers(case):
         yield MissingEvidence(f"which pair {name} chose", flag)
+
+
+def _more_logs(case: Case, role: str) -> str:
+    """The advice to give the logs of all instances of a role, unless all that the routers list have been read."""
+    routers = case.deployment.routers
+    urls = [url for router in routers for url in (*(target.url for target in router.prefills), *router.decodes)]
+    if not urls or any(router.cut for router in routers) or any(case.deployment.at_url(url) is None for url in urls):
+        return f"give the logs of all {role}"
+    return "check the room's number, or ask the client: the logs of all that the router lists were read"
 
 
 def _routers(case: Case) -> Iterator[tuple[str, str]]:

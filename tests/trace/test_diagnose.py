@@ -17,12 +17,12 @@ from pdctl.trace import proven_deaths
 from pdctl.trace.deployment_report import SourceKind
 from pdctl.trace.diagnose import diagnose
 from pdctl.trace.observed_deployment import ObservedDeployment
-from pdctl.trace.summaries import ListNotes
+from pdctl.trace.summaries import ListNotes, room_summaries
 from pdctl.trace.tracer import Tracer
 from tests.cases import for_each
 from tests.trace import pasted
 from tests.trace.engines import at, engine
-from tests.trace.recordings import SCENARIOS, diagnosis, library, logs, truth
+from tests.trace.recordings import SCENARIOS, diagnosis, library, logs, tracer, truth
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -262,10 +262,35 @@ def test_a_death_without_a_room_speaks_of_none() -> None:
     told = library(logs("1p1d-decode-killed-info-sgl0523"))
     (gone,) = proven_deaths.proven_deaths(told, ObservedDeployment.of(told), list(told.said(proven_deaths.shows_death)))
     assert (
-        proven_deaths.reported_death(gone, (), None, 0).headline
-        == "decode0 died; no room is known to have broken of it"
+        proven_deaths.reported_death(gone, (), None).headline == "decode0 died; no room is known to have broken of it"
     )
-    assert proven_deaths.reported_death(gone, (1,), None, 0).headline == "decode0 died while it had the room"
+
+
+def test_a_death_is_told_in_the_words_of_its_rooms() -> None:
+    """Whether it died before it got them or while it had them: `trace-room` must not say another thing."""
+    told = library(logs("pdctl-killed-decode"))
+    room = tracer("pdctl-killed-decode").trace(5356430874981527)
+    assert room.cause is not None
+    assert room.cause.headline == "decode-0 died before it got the room"
+    (gone,) = proven_deaths.proven_deaths(told, ObservedDeployment.of(told), list(told.said(proven_deaths.shows_death)))
+    assert proven_deaths.reported_death(gone, (room,), None).headline == room.cause.headline
+    had = room._replace(cause=room.cause._replace(headline="decode-0 died while it had the room"))
+    assert proven_deaths.reported_death(gone, (had,), None).headline == had.cause.headline
+    assert proven_deaths.reported_death(gone, (room, had), None).headline == (
+        "decode-0 died while it had rooms, and before it got others"
+    )
+
+
+def test_the_routers_line_names_the_decode_that_was_dead_and_no_log_is_asked_for_that_was_read() -> None:
+    reader = tracer("pdctl-killed-decode")
+    room = reader.trace(5356430874981527)
+    assert room.decode == "decode-0"
+    assert room.known is not None
+    assert room.known["decode"] == "the router sent it there, and no line says that it arrived"
+    assert next(one.decode for one in room_summaries(reader) if one.room == room.room) == "decode-0"
+    for number in (room.room, 7):  # 7: of no line at all
+        asked = [f"{one.what} {one.enable_with}" for one in reader.trace(number).missing_evidence]
+        assert not [one for one in asked if "give the logs of all" in one]
 
 
 def test_what_is_no_log_of_ours_is_said_to_be(tmp_path: Path) -> None:
