@@ -80,6 +80,7 @@ class Sign(str, Enum):
     RANK_LISTENS = "rank-listens", "the same, as the rank itself says it"
     AGENT_NAMED = "agent-named", "the rank's name in the transfer library: `agent`"
     RUNNING = "running", "how many requests a decode has: `running`, `prealloc`, `transfer`"
+    WAITING_FOR_PAGES = "waiting-for-pages", "how many requests wait at a prefill for a decode's page list: `bootstrap`"
     SLOTS_HELD = "slots-held", "a decode lets `count` rooms wait: `held` slots are those of rooms without KV cache"
     DRAINED = "drained", "it ends, and has `left` requests, `rids` of them"
     SERVES = "serves", "what a decode writes only once it has done something for a room"

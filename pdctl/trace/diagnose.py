@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import Severity, fill, fill_fix
-from pdctl.engines.base import Level
+from pdctl.engines import numerals
+from pdctl.engines.base import Level, Sign
 from pdctl.trace.case import missed_url
 from pdctl.trace.deployment_report import DeploymentFinding, Diagnosis, EffectLines, RoomTally, SourceKind, read_sources
 from pdctl.trace.joins import AnsweredRequests
@@ -101,7 +102,7 @@ def diagnose(library: Library) -> Diagnosis:
 
 
 def _wanted(row: Row) -> bool:
-    return bool(row.cause) or shows_death(row) or counted(row)
+    return bool(row.cause) or shows_death(row) or counted(row) or Sign.WAITING_FOR_PAGES in row.proves
 
 
 def _first_and_last(lines: Iterable[Event]) -> Iterable[Event]:
@@ -329,12 +330,31 @@ def _unknowns(
     if not any(source.kind is SourceKind.ROUTER for source in sources) and engines:
         yield MissingEvidence("which bootstrap ports the router sends: no router's log is here", GIVE)
     yield from _missing_logs(deployment, lines)
+    yield from _waiting_unnamed(deployment, rooms, lines)
     for room in unexplained:
         yield from room.missing_evidence
     quiet = [one.name for one in engines if not (one.identity.log_requests or one.identity.time_stats)]
     if quiet and not any(one.outcome.value == "ok" for one in rooms):
         what = f"which rooms went well: at their log level {', '.join(quiet)} write no line about such a room"
         yield MissingEvidence(what, f"{LOG_REQUESTS} (or {TIME_STATS}) on {', '.join(quiet)}")
+
+
+def _waiting_unnamed(
+    deployment: ObservedDeployment, rooms: Sequence[RoomSummary], lines: Sequence[Event]
+) -> Iterator[MissingEvidence]:
+    """Requests that the last batch lines of a prefill count as waiting for a decode, more than its unfinished rooms."""
+    for one in deployment.prefills:
+        told = [event for event in lines if event.instance == one.name and event.proves(Sign.WAITING_FOR_PAGES)]
+        counts = [numerals.whole(event.values.get("bootstrap", "")) or 0 for event in told]
+        began = max((at + 1 for at, count in enumerate(counts) if not count), default=0)
+        named = sum(1 for room in rooms if room.prefill == one.name and room.outcome.value != "ok")
+        if not counts[began:] or min(counts[began:]) <= named:
+            continue
+        count, first, last = min(counts[began:]) - named, told[began], told[-1]
+        who = "1 request" if count == 1 else f"{count} requests"
+        span = f"at {first.place}" if last is first else f"from {first.place} to {last.place}"
+        what = f"what became of {who} that waited at {one.name} for a decode {span}: no line names the rooms"
+        yield MissingEvidence(what, f"{LOG_REQUESTS} on {one.name}, and the router's log")
 
 
 def _missing_logs(deployment: ObservedDeployment, lines: Sequence[Event]) -> Iterator[MissingEvidence]:

@@ -293,6 +293,26 @@ def test_the_routers_line_names_the_decode_that_was_dead_and_no_log_is_asked_for
         assert not [one for one in asked if "give the logs of all" in one]
 
 
+BATCH = (
+    "[2026-11-21 01:47:{second:02}] Prefill batch, #new-seq: 1, #new-token: 1, #cached-token: 0, token usage: 0.00, "
+    "#running-req: 0, #queue-req: 0, #prealloc-req: {waiting}, #inflight-req: 0, input throughput (token/s): 0.86, \n"
+)
+
+
+@pytest.mark.parametrize(("counts", "said"), [((0, 2, 2), 2), ((2, 3, 1), 1), ((2, 2, 0), 0), ((), 0)])
+def test_requests_that_wait_at_a_prefill_for_a_decode_are_not_passed_over(
+    tmp_path: Path, counts: Sequence[int], said: int
+) -> None:
+    """Their rooms stand in no line; that they wait is in the counts of the batch lines alone."""
+    start = Path(logs("1p1d-decode-killed-info-sgl0523")[1]).read_text().splitlines(keepends=True)
+    start = [line for line in start if "server_args=" in line][:1]
+    log = tmp_path / "prefill0.log"
+    log.write_text("".join(start) + "".join(BATCH.format(second=at, waiting=one) for at, one in enumerate(counts)))
+    waits = [one.what for one in diagnose(library([str(log)])).unknowns if "that waited at prefill0" in one.what]
+    assert len(waits) == bool(said), waits
+    assert not said or waits[0].startswith(f"what became of {said} request")
+
+
 def test_what_is_no_log_of_ours_is_said_to_be(tmp_path: Path) -> None:
     (tmp_path / "core.log").write_bytes(bytes(range(256)) * 300)
     (tmp_path / "nginx.log").write_text('10.0.0.9 - - [21/Nov/2026:02:00:00 +0000] "GET / HTTP/1.1" 200 5\n' * 50)

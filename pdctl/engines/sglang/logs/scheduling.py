@@ -272,6 +272,7 @@ ROWS = (
         "#running-req: 0, #queue-req: 0, #pending-token: 0, #bootstrap-req: 0, #inflight-req: 1, #optimistic-req: 0, "
         "cpu graph: False, input throughput (token/s): 0.67",
         Span(V0_5_16),
+        proves=(Sign.WAITING_FOR_PAGES,),
     ),
     Row(
         "prefill-batch-old", Speaker.SGLANG, Level.INFO, "prefill", b"#prealloc-req: ",
@@ -279,6 +280,7 @@ ROWS = (
         "[2026-11-21 01:18:26] Prefill batch, #new-seq: 1, #new-token: 4, #cached-token: 0, token usage: 0.00, "
         "#running-req: 0, #queue-req: 0, #prealloc-req: 0, #inflight-req: 0, input throughput (token/s): 0.00, ",
         Span(V0_5_3, V0_5_11),
+        proves=(Sign.WAITING_FOR_PAGES,),
     ),
     Row(
         "prefill-batch", Speaker.SGLANG, Level.INFO, "prefill", b"#bootstrap-req: ",
@@ -287,6 +289,7 @@ ROWS = (
         "[2026-11-21 19:44:33] Prefill batch, #new-seq: 1, #new-token: 1, #cached-token: 0, token usage: 0.00, "
         "#running-req: 0, #queue-req: 0, #bootstrap-req: 0, #inflight-req: 1, input throughput (token/s): 377.67",
         Span(V0_5_12),
+        proves=(Sign.WAITING_FOR_PAGES,),
     ),
     Row(
         "decode-batch", Speaker.SGLANG, Level.INFO, "decode", b"#transfer-req: ",
