@@ -187,6 +187,9 @@ def _say(error: PdctlError) -> None:
         sys.stderr.flush()
     except OSError:  # a full disk, or nobody reads: the exit code still tells
         term.silence(sys.stderr)
+    except MemoryError:  # not enough is left for the sentence
+        with contextlib.suppress(OSError):
+            os.write(2, NO_MEMORY)
 
 
 def _print(error: PdctlError) -> None:
