@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 
 CONTROL = frozenset(range(32)) - {9, 10, 12, 13, 27}
+JSON_START = re.compile(rb"\s*(?:\{|\[\s*(?:[\[{\"]|$))")  # `[2026-01-01 …` begins a line of plain text
 SAMPLE = 1 << 15  # bytes examined to tell binary from text
 
 
@@ -252,7 +254,7 @@ def _describe_kind(
         return "no line in it: its process wrote nothing here, or its output goes elsewhere"
     if kind is SourceKind.BINARY:
         return "no text: these are binary bytes; give the log itself (unpacked, as UTF-8)"
-    if kind is SourceKind.FOREIGN and lines[0].lstrip()[:1] in (b"{", b"["):
+    if kind is SourceKind.FOREIGN and JSON_START.match(lines[0]):
         return (
             "JSON in which no line of SGLang, a router or pdctl was found: give one record a line, with the text under "
             "log, message or line and the pod or unit beside it (logcli -o jsonl, jq -c '.[]')"

@@ -82,6 +82,10 @@ def test_nothing_known_is_neither_fine_nor_wrong(verb: Verb, tmp_path: Path) -> 
     (tmp_path / "nginx.log").write_text("10.0.0.9 GET / 200\n" * 50)
     assert verb("diagnose", tmp_path) == 4
     assert "another program's log" in verb.out
+    for line, is_json in (("[2026-01-01 00:00:00] x\n", False), ('{"log": "x"}\n', True), ('[{"log": "x"}]\n', True)):
+        (tmp_path / "nginx.log").write_text(line * 50)
+        assert verb("diagnose", tmp_path) == 4
+        assert ("JSON in which" in verb.out) == is_json, line
     assert verb("diagnose", tmp_path / "nowhere") == 2
     assert verb("diagnose", "--run", "green") == 5
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pdctl.catalogue.entry import Needs
+from pdctl.catalogue.entry import Needs, pasteable
 from pdctl.doctor.bootstrap_ports import WILDCARD, address, answers_http, machine, plain, port_claims, workers
 from pdctl.doctor.check import Check, Skipped, Unknown, finding, names, shorten_lines
 from pdctl.doctor.live.router_ports import undecided, unread
@@ -162,7 +162,7 @@ def _while_starting(found: Finding, engine: ObservedEngine) -> Finding:
         found,
         headline=f"{found.headline}; it is not up yet: {health.path} answers {health.status}",
         evidence=(*found.evidence, f"{url}{health.path}: {health.status}"),
-        fix=f"curl -sS {url}{health.path}   # until it answers 200; if it never does: {found.fix}",
+        fix=f"curl -sS {pasteable(url + health.path)}   # until it answers 200; if it never does: {found.fix}",
     )
 
 
