@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import pasteable
@@ -230,7 +231,7 @@ def fix_of_death(death: DeathProof) -> str:
         return f"scontrol show node {pasteable(node)}" if node else "sinfo -R"
     if line.values.get("signal") == "SIGKILL":
         return f"{KERNEL}   # on the host of {pasteable(name)}: a line there is the OOM killer's"
-    return f"tail -n 50 {pasteable(line.place.on_disk)}"
+    return f"tail -n 50 {shlex.quote(line.place.on_disk)}"
 
 
 def unknown_of_death(death: DeathProof) -> tuple[MissingEvidence, ...]:
