@@ -18,7 +18,7 @@ def open_closed_streams() -> None:
             opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is `fd`
             os.set_inheritable(opened, True)
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
+            setattr(sys, name, open(fd, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def main() -> None:

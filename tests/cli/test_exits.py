@@ -194,6 +194,13 @@ def test_streams_that_the_caller_closed_or_that_are_full(closed: str, argv: str,
     assert "bug" not in done.stderr
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-"])
+def test_a_closed_stream_leaves_no_warning_of_python(closed: str) -> None:
+    command = f"{shlex.quote(sys.executable)} -W error -m pdctl plan 1p1d {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_closed_stream_keeps_its_number() -> None:
     """The next file or socket would become standard output, and be printed to."""
     code = "import os; from pdctl import __main__ as m; m.open_closed_streams(); print(os.open('.', os.O_RDONLY) > 2)"
