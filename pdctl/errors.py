@@ -17,15 +17,9 @@ Every error names the place and the fix: `message` says what is wrong and where,
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import re
 from enum import IntEnum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class ExitCode(IntEnum):
@@ -117,20 +111,20 @@ def limit_reached(error: BaseException) -> LimitError | None:
         )
     no_map = isinstance(error, ImportError) and "failed to map segment" in str(error)
     # Libraries keep the system's words alone: `unable to mmap 512 bytes …: Cannot allocate memory (12)`.
-    no_map = no_map or (isinstance(error, RuntimeError) and NO_MEMORY.search(str(error)) is not None)
+    no_map = no_map or (isinstance(error, RuntimeError) and any(text in str(error) for text in NO_MEMORY))
     return LimitError(*_LIMITS[errno.ENOMEM]) if no_map or isinstance(error, MemoryError) else None
 
 
-@contextlib.contextmanager
-def limits_named() -> Iterator[None]:
-    """Raise LimitError, with the error in its message, for an error that stands for a limit."""
-    try:
-        yield
-    except (ImportError, MemoryError, OSError, RuntimeError) as error:
-        reached = limit_reached(error)
-        if reached is None:
-            raise
-        raise LimitError(f"{reached.message} ({type(error).__name__}: {error})", reached.fix) from error
+class limits_named:  # as contextlib's, which this module is too early to import
+    """In a `with`: raise LimitError, with the error in its message, for an error that stands for a limit."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        reached = None if error is None or isinstance(error, LimitError) else limit_reached(error)
+        if reached is not None:
+            raise LimitError(f"{reached.message} ({type(error).__name__}: {error})", reached.fix) from error
 
 
 def memory_used_up() -> LimitError | None:
@@ -157,7 +151,7 @@ def _of_process(file: str, name: bytes) -> int | None:
 
 
 PAGE = 4096  # bytes of such a file: it is shorter
-NO_MEMORY = re.compile(r"Cannot allocate memory|can't allocate memory")  # of the C library; of torch's CPU allocator
+NO_MEMORY = ("Cannot allocate memory", "can't allocate memory")  # of the C library; of torch's CPU allocator
 STEP = 8 << 20  # bytes; what a library or a table may ask for at once is less
 _LIMITS = {
     errno.EMFILE: ("too many open files in this process", "raise the limit of this shell: ulimit -n 65536"),
