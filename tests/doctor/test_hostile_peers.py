@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pdctl.doctor.check import Facts
 
-CODE = "/x'\";touch${IFS}ran;$(touch${IFS}ran)`touch${IFS}ran`"
+CODE = "/x;touch${IFS}ran;$(touch${IFS}ran)';touch${IFS}ran;'"
 
 
 def hostile(value: Any) -> Any:
