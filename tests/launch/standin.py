@@ -121,6 +121,13 @@ class Face(BaseHTTPRequestHandler):
         pass
 
 
+class Listener(ThreadingHTTPServer):
+    def handle_error(self, request: object, address: object) -> None:
+        """Write no traceback into the log for a client that left before its answer, as no engine does."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, address)
+
+
 if args.exit is not None:
     log("RuntimeError: no memory for the KV pool")
     sys.exit(args.exit)
@@ -133,8 +140,8 @@ if args.brood:
         file.write(str(child.pid))
 log("Load weight end. elapsed=0.01 s, type=Standin")
 if args.bootstrap:
-    server = ThreadingHTTPServer(("127.0.0.1", args.bootstrap), Face)
+    server = Listener(("127.0.0.1", args.bootstrap), Face)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-face = ThreadingHTTPServer(("127.0.0.1", args.port), Face)
+face = Listener(("127.0.0.1", args.port), Face)
 log(f"Uvicorn running on http://127.0.0.1:{args.port} (Press CTRL+C to quit)")
 face.serve_forever()
