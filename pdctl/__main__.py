@@ -55,7 +55,7 @@ def main() -> None:
 
     gc.disable()  # imports make no garbage; collecting while they run costs half of a bare start-up
     try:
-        from pdctl.cli.exits import run
+        from pdctl.cli.exits import NO_MEMORY, run
     except (ImportError, MemoryError) as error:
         from pdctl.errors import limit_reached
 
@@ -64,7 +64,14 @@ def main() -> None:
             raise
         sys.stderr.write(f"error: {reached.message}\n  fix: {reached.fix}\n")
         sys.exit(reached.exit_code)
-    run(argv)
+    try:
+        run(argv)
+    except (
+        MemoryError,
+        SystemError,
+    ):  # `run` answers every error; here Python had no memory to call it, or to leave it
+        os.write(2, NO_MEMORY)
+        os._exit(4)
 
 
 if __name__ == "__main__":

@@ -105,9 +105,12 @@ def test_whatever_python_raises_without_memory_is_no_bug_of_pdctl() -> None:
     for kibibytes in range(16_000, 26_000, 500):
         words = f"ulimit -v {kibibytes}; exec {shlex.quote(sys.executable)} -m pdctl ls"
         done = subprocess.run(["sh", "-c", words], capture_output=True, text=True, timeout=60, check=False)
+        assert "bug in pdctl" not in done.stderr, kibibytes
+        last = done.stderr.rstrip().rpartition("\n")[2]
+        if last.startswith(("MemoryError", "SystemError")) and "exits.py" not in done.stderr:
+            continue  # raised before or while pdctl's own handler is entered, where nothing can be done
         if "pdctl" in done.stderr and "No module named" not in done.stderr:  # Python itself has started
             assert done.returncode in (0, 4), f"{kibibytes} KiB: {done.stderr}"
-            assert "bug in pdctl" not in done.stderr, kibibytes
 
 
 # pdctl as `-m pdctl` runs it, which stops at the import of its verb until somebody ends it.
