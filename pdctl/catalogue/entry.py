@@ -7,13 +7,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.errors import PdctlError
+from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# A word that is not wholly of these characters is quoted in a command. Spaces may stand between them, in lists of
-# names, but not before what a program would read as an option.
-_PLAIN = re.compile(r"(?:[\w@%+=:,./\[\]{}~^-]| (?!-))*")
 _COMPOSED = frozenset({"fix", "look", "next"})  # fixes that a check has put together, with `pasteable`
 PLACEHOLDER = re.compile(r"\{([a-z_]+)(?:\|((?:[^{}]|\{[^{}]*\})*))?\}")  # {name} or {name|words without a value}
 REPOSITORIES = {
@@ -117,16 +115,6 @@ def _quote_after(text: str, quote: str) -> str:
         if letter in "'\"" and quote in ("", letter):
             quote = "" if quote else letter
     return quote
-
-
-def pasteable(value: object, quote: str = "") -> str:
-    """`value` as it stands in a command that users paste into a shell, inside `quote` where one is open there."""
-    text = " ".join(str(value).splitlines())  # also in a comment
-    if quote == "'":
-        return text.replace("'", "'\\''")
-    if quote:
-        return re.sub(r'[\\"$`]', r"\\\g<0>", text)
-    return text if _PLAIN.fullmatch(text) else "'" + text.replace("'", "'\\''") + "'"
 
 
 def thread_address(report: str) -> str:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.catalogue.entry import pasteable
 from pdctl.doctor import server_info
 from pdctl.doctor.check import BootstrapPortRow
 from pdctl.engines import numerals
@@ -24,6 +23,7 @@ from pdctl.engines.kinds import router_words
 from pdctl.fleet.address import PORTS, host_and_port
 from pdctl.fleet.bootstrap_probe import Claim
 from pdctl.loopback import is_localhost
+from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

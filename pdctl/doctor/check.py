@@ -8,7 +8,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.book import entry
-from pdctl.catalogue.entry import fill, fill_fix, pasteable
+from pdctl.catalogue.entry import fill, fill_fix
+from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -7,10 +7,10 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pdctl.catalogue.entry import pasteable
 from pdctl.errors import PdctlError
 from pdctl.fleet import canary_probe
 from pdctl.fleet.canary_probe import Prompt, Side
+from pdctl.shell_quoting import pasteable
 from pdctl.switch.admin_requests import WORKERS, Routing, SwitchingInstance
 from pdctl.switch.switch_order import PREFILL, Result, Standing, StepNote, SwitchStep, other
 from pdctl.switch.switch_refusals import graph_memory, has_graphs, port_of

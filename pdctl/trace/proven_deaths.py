@@ -6,9 +6,10 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.book import entry
-from pdctl.catalogue.entry import fill, fill_fix, pasteable
+from pdctl.catalogue.entry import fill, fill_fix
 from pdctl.engines import numerals
 from pdctl.engines.base import Sign
+from pdctl.shell_quoting import pasteable
 from pdctl.trace.case import (
     CRASH,
     MISMATCH,

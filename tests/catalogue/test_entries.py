@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pdctl.catalogue import book
-from pdctl.catalogue.entry import PLACEHOLDER, Entry, fill, fill_fix, pasteable, thread_address
+from pdctl.catalogue.entry import PLACEHOLDER, Entry, fill, fill_fix, thread_address
 from pdctl.errors import PdctlError
+from pdctl.shell_quoting import pasteable
 from tests.cases import for_each
 from tests.catalogue.survey import SYMPTOMS, Symptom
 

@@ -21,7 +21,7 @@ ALLOWED = {
     "launch": {"manifests", "fleet", "topology", "layout", "engines"},
     "doctor": {"manifests", "fleet", "logs", "catalogue", "topology", "layout", "engines"},
     "imports": {"manifests", "topology", "layout", "engines"},
-    "switch": {"fleet", "catalogue", "topology", "layout", "engines"},
+    "switch": {"fleet", "topology", "layout", "engines"},
     "trace": {"logs", "catalogue", "topology", "layout", "engines"},
     "logs": {"catalogue", "engines"},
     "fleet": {"topology", "layout", "engines"},
@@ -36,7 +36,8 @@ ALLOWED = {
 }  # fmt: skip
 GROUND = {
     "errors", "lifeline", "deployment_secret", "http_auth", "json_members", "log_lines", "loopback", "name_lookup",
-    "open_files", "package_data", "program", "suggestions", "thread_death", "units", "user_files", "__init__",
+    "open_files", "package_data", "program", "shell_quoting", "suggestions", "thread_death", "units", "user_files",
+    "__init__",
 }  # fmt: skip
 HEAVY = {
     "torch",

@@ -6,13 +6,14 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pdctl.catalogue.entry import Needs, pasteable
+from pdctl.catalogue.entry import Needs
 from pdctl.doctor.bootstrap_ports import WILDCARD, address, answers_http, machine, plain, port_claims, workers
 from pdctl.doctor.check import Check, Skipped, Unknown, finding, names, shorten_lines
 from pdctl.doctor.live.router_ports import undecided, unread
 from pdctl.doctor.server_info import ranks, release
 from pdctl.engines.sglang.behaviour import STALE_RANKS_KEPT_BEHIND_A_SERVICE, WILDCARD_REGISTERS_ITSELF
 from pdctl.loopback import is_loopback
+from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

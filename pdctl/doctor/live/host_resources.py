@@ -9,12 +9,13 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pdctl.catalogue.entry import Needs, Severity, pasteable
+from pdctl.catalogue.entry import Needs, Severity
 from pdctl.doctor import server_info
 from pdctl.doctor.check import Check, Skipped, Unknown, finding, names
 from pdctl.doctor.live.engine_hosts import LOCAL, engines_of_host, here, used_devices
 from pdctl.engines.kinds import EMBEDDED
 from pdctl.fleet import peer_json
+from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:
     from pdctl.doctor.check import Facts, Finding

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pdctl.catalogue.entry import Needs, Severity, pasteable
+from pdctl.catalogue.entry import Needs, Severity
 from pdctl.doctor import server_info
 from pdctl.doctor.check import Check, Skipped, Unknown, finding, names
 from pdctl.engines.sglang.agreement import common_page_size
 from pdctl.fleet import peer_json
+from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:
     from pdctl.doctor.check import Facts, Finding

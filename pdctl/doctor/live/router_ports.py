@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pdctl.catalogue.entry import Needs, pasteable
+from pdctl.catalogue.entry import Needs
 from pdctl.doctor.bootstrap_ports import (
     NO_SERVER,
     STRANGER,
@@ -16,6 +16,7 @@ from pdctl.doctor.bootstrap_ports import (
     router_command,
 )
 from pdctl.doctor.check import Check, Skipped, Unknown, finding, names, shorten_lines
+from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

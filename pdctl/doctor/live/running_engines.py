@@ -8,12 +8,13 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pdctl.catalogue.entry import Needs, Severity, pasteable
+from pdctl.catalogue.entry import Needs, Severity
 from pdctl.doctor import server_info
 from pdctl.doctor.bootstrap_ports import WILDCARD, address, machine, port_claims
 from pdctl.doctor.check import Check, Depth, Skipped, Unknown, finding, names, shorten_lines
 from pdctl.fleet.engine_probe import PATHS as INFO_PATHS
 from pdctl.fleet.observations import PAIR, UNASKED
+from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

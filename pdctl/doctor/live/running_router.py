@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pdctl.catalogue.entry import Needs, pasteable
+from pdctl.catalogue.entry import Needs
 from pdctl.doctor.bootstrap_ports import (
     at_run_time,
     endpoint_key,
@@ -19,6 +19,7 @@ from pdctl.doctor.check import Check, Skipped, Unknown, finding, names, shorten_
 from pdctl.doctor.live.router_ports import unread
 from pdctl.doctor.live.running_engines import ended_instance, held_up, stopped_processes
 from pdctl.fleet.engine_probe import PATHS as INFO_PATHS
+from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,12 +6,13 @@ import re
 from math import gcd
 from typing import TYPE_CHECKING
 
-from pdctl.catalogue.entry import Needs, Severity, pasteable
+from pdctl.catalogue.entry import Needs, Severity
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.server_info import NO_CONFIG, Family, model
 from pdctl.doctor.static.server_sources import NO_TEXT, written
 from pdctl.engines.sglang import behaviour
 from pdctl.engines.sglang.refusals import STAGING_ENV, STAGING_SPAN
+from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.catalogue.entry import Severity, pasteable
+from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, finding
 from pdctl.doctor.static.server_sources import engines_behind, service_of, written
 from pdctl.engines.kinds import router_kind
@@ -15,6 +15,7 @@ from pdctl.engines.sglang.behaviour import WILDCARD_REGISTERS_ITSELF
 from pdctl.fleet.address import bracketed, host_and_port
 from pdctl.loopback import is_loopback
 from pdctl.manifests.manifest import COMPOSE, SCRIPT
+from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from pdctl.catalogue.entry import Severity, pasteable
+from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Unknown, finding
 from pdctl.doctor.static.server_sources import written
 from pdctl.engines.kinds import MINI_LB_FLAG, RELEASED, router_kind
@@ -14,6 +14,7 @@ from pdctl.engines.sglang.arguments import any_choices, choices, gap
 from pdctl.engines.sglang.behaviour import ONLY_ROUND_ROBIN_FOLLOWS_ROOM, RANK_OF_ROOM_CHECKED
 from pdctl.engines.sglang.refusals import REFUSALS
 from pdctl.engines.versions import resolve
+from pdctl.shell_quoting import pasteable
 from pdctl.suggestions import nearest
 
 if TYPE_CHECKING:

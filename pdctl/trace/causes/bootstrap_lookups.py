@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.catalogue.entry import pasteable
 from pdctl.engines import message_details, numerals
 from pdctl.engines.base import Sign
+from pdctl.shell_quoting import pasteable
 from pdctl.trace.case import Case, CauseFinding, Proof
 from pdctl.trace.observed_deployment import (
     PLACEHOLDER,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from pdctl.catalogue.entry import pasteable
 from pdctl.engines import message_details
 from pdctl.engines.base import Phase, Sign
+from pdctl.shell_quoting import pasteable
 from pdctl.trace.case import NEAR, Case, CauseFinding, Proof, death_of, what_it_shows
 from pdctl.trace.causes.pairing import described
 from pdctl.trace.room import MissingEvidence

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.catalogue.entry import pasteable
 from pdctl.engines import numerals
 from pdctl.engines.base import Phase, Sign
+from pdctl.shell_quoting import pasteable
 from pdctl.trace.case import NEAR, Case, CauseFinding, Proof, is_mismatch
 from pdctl.trace.room_events import seconds_waited, step_reached
 
