@@ -30,10 +30,9 @@ def test_weights_that_lack_a_tensor_are_told_without_a_traceback(tmp_path: Path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS does not limit address space")
-@pytest.mark.parametrize("kilobytes", [700_000, 900_000])
-def test_a_limit_of_address_space_is_told_without_a_traceback(kilobytes: int) -> None:
-    """The more there is, the later it ends: at an import, in a library that maps memory, or in Python."""
-    before = ("bash", "-c", f'ulimit -v {kilobytes}; exec "$@"', "bash")
+def test_a_limit_of_address_space_is_told_without_a_traceback() -> None:
+    """With much less than this Python may lack the memory to write the line about it."""
+    before = ("bash", "-c", 'ulimit -v 900000; exec "$@"', "bash")
     with running(TINY, "--num-threads", "1", "--device", "cpu", module="pdctl.engine", before=before) as engine:
         assert engine.exit_code() in (1, 4)
         said = engine.wait_for("Start-up failed")
