@@ -56,5 +56,5 @@ def _alone(command: Sequence[str], case: Case, env: dict[str, str]) -> tuple[int
 def written(case: Case, code: int, out: str, err: str, home: str) -> str:
     head = f"$ pdctl {shlex.join(case.argv)}" + (f" < {case.stdin}" if case.stdin else "")
     text = f"{head}\nexit code {code}\n--- stdout\n{out}--- stderr\n{err}"
-    text = text.replace(home, "$PDCTL_HOME").replace(str(ROOT), "$ROOT").replace(sys.executable, "$PYTHON")
+    text = text.replace(home, "$PDCTL_HOME").replace(sys.executable, "$PYTHON").replace(str(ROOT), "$ROOT")
     return TOOK.sub("TIME", text)

@@ -31,9 +31,10 @@ def test_weights_that_lack_a_tensor_are_told_without_a_traceback(tmp_path: Path)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS does not limit address space")
 def test_a_limit_of_address_space_is_told_without_a_traceback() -> None:
-    """With much less than this Python may lack the memory to write the line about it."""
-    before = ("bash", "-c", 'ulimit -v 900000; exec "$@"', "bash")
-    with running(TINY, "--num-threads", "1", "--device", "cpu", module="pdctl.engine", before=before) as engine:
+    """The pool alone is larger than the limit; all else has so much room that none of it fails first."""
+    before = ("bash", "-c", 'ulimit -v 1800000; exec "$@"', "bash")
+    pool = ("--max-total-tokens", "1000000")  # 2 GB
+    with running(TINY, "--num-threads", "1", "--device", "cpu", *pool, module="pdctl.engine", before=before) as engine:
         assert engine.exit_code() in (1, 4)
         said = engine.wait_for("Start-up failed")
         assert "ulimit -v" in said
