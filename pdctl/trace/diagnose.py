@@ -13,7 +13,14 @@ from pdctl.trace.case import missed_url
 from pdctl.trace.deployment_report import DeploymentFinding, Diagnosis, EffectLines, RoomTally, SourceKind, read_sources
 from pdctl.trace.joins import AnsweredRequests
 from pdctl.trace.joins import is_counted as counted
-from pdctl.trace.observed_deployment import SEPARATE, parse_address, router_command, sent_address
+from pdctl.trace.observed_deployment import (
+    SEPARATE,
+    on_hosts_of_their_own,
+    parse_address,
+    router_command,
+    sends_its_list,
+    sent_address,
+)
 from pdctl.trace.proven_deaths import (
     ProvenDeath,
     as_evidence,
@@ -231,11 +238,17 @@ def _finding_of_line(event: Event) -> DeploymentFinding:
 
 
 def misrouted(deployment: ObservedDeployment) -> tuple[DeploymentFinding, ...]:
-    """Prefills whose requests lead decodes to another bootstrap port, by the router's list.
+    """Prefills whose requests lead decodes to another bootstrap port, by the router's list; one finding per code.
 
-    Reported only where the prefill's own log names the port it listens on and the port every decode dials is known.
+    Which prefill that is, is known where its own log names the port it listens on and the port every decode dials is
+    known. Without any of that, nulls for several prefills of one host still lead to one of them at most.
     """
-    return tuple({one.code: one for router in deployment.routers for one in _misrouted_by(router, deployment)}.values())
+    found: dict[str, DeploymentFinding] = {}
+    for router in deployment.routers:
+        if sends_its_list(router, deployment):
+            for one in (*_misrouted_by(router, deployment), *_nulls_on_one_host(router, deployment)):
+                found.setdefault(one.code, one)
+    return tuple(found.values())
 
 
 def _misrouted_by(router: RouterWorkers, deployment: ObservedDeployment) -> Iterator[DeploymentFinding]:
@@ -247,6 +260,23 @@ def _misrouted_by(router: RouterWorkers, deployment: ObservedDeployment) -> Iter
         if dialled is None or dialled == owner.bootstrap_port:
             continue
         yield _misrouting(router, target, owner, dialled, deployment)
+
+
+def _nulls_on_one_host(router: RouterWorkers, deployment: ObservedDeployment) -> Iterator[DeploymentFinding]:
+    nulls = list(dict.fromkeys(one for one in router.prefills if one.port is None))
+    if router.start is None or on_hosts_of_their_own(nulls) is not False:
+        return
+    known = entry("PD201")
+    urls = " and ".join(one.url for one in nulls)
+    fills = {"instance": urls, "observed": "its own default port"}
+    why = (
+        f"{router.name} lists {urls} without bootstrap ports; a decode puts in its own, and prefills of one host have "
+        "different ones: requests to all but one of them hang. Which one is served, the decode's own port decides"
+    )
+    yield DeploymentFinding(
+        "PD201", known.slug, fill(known.headline, fills), why, router.name, (), router.start.t, router.start.t,
+        (as_evidence(router.start, "the router's list"),), router_command(deployment),
+    )  # fmt: skip
 
 
 def _dialled(target: ListedPrefill, deployment: ObservedDeployment) -> int | None:

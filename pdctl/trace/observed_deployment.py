@@ -291,6 +291,14 @@ def sent_address(upstream: ListedPrefill, default_port: int | None) -> HostPort 
     return None if host is None or port is None else HostPort(host.host, port)
 
 
+def sends_its_list(router: RouterWorkers, deployment: ObservedDeployment) -> bool:
+    """Whether requests carry the ports of the list, and not what the router has learned from the prefills since."""
+    instance = deployment.instances.get(router.name)
+    known = adapter(instance.identity.speaker) if instance is not None else None
+    rehearsed = router.start is not None and router.start.proves(Sign.WORKERS_REHEARSED)
+    return known is None or not known.names_address or rehearsed
+
+
 def on_hosts_of_their_own(prefills: Iterable[ListedPrefill]) -> bool | None:
     """Whether every prefill has its own host, as far as the URLs tell; None if a URL is redacted.
 

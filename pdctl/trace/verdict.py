@@ -16,7 +16,7 @@ from pdctl.trace.causes import (
     stalled_transfers,
 )
 from pdctl.trace.causes.bootstrap_lookups import MOST_NAMED, destinations
-from pdctl.trace.observed_deployment import PLACEHOLDER, on_hosts_of_their_own
+from pdctl.trace.observed_deployment import PLACEHOLDER, on_hosts_of_their_own, sends_its_list
 from pdctl.trace.room import Cause, MissingEvidence, RoomOutcome
 from pdctl.trace.room_events import PATIENCE, is_canary, step_reached
 
@@ -400,6 +400,8 @@ def _nulls(case: Case, verdict: Verdict) -> Iterator[str]:
     """What the router's list would do to some rooms, if nothing shows that it did so to this one."""
     router = case.router
     if verdict.cause is not None or router is None or router.start is None:
+        return
+    if not sends_its_list(router, case.deployment):
         return
     nulls = [one for one in router.prefills if one.port is None]
     several = len(nulls) > 1 and not on_hosts_of_their_own(nulls)

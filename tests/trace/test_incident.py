@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pdctl.trace.diagnose import diagnose
 from pdctl.trace.room import RoomOutcome
 from tests.trace import pasted
 
@@ -119,6 +120,28 @@ def test_a_part_of_the_files_never_names_another_prefill(tmp_path: Path, form: s
             assert room.cause is None or room.cause.instance in ("", "p2")
             if "r" in some and room.cause is None:
                 assert any(note.startswith("PD201") for note in room.notes)
+
+
+@pytest.mark.parametrize("router", ROUTERS.values(), ids=ROUTERS)
+def test_the_routers_log_alone_says_that_it_sends_nulls(tmp_path: Path, router: list[str]) -> None:
+    found = diagnose(pasted.library(tmp_path, r=router))
+    assert [(one.code, one.instance, one.rooms) for one in found.findings] == [("PD201", "r", ())]
+    assert found.findings[0].headline.startswith(f"the router sends no bootstrap port for {URLS[0]} and {URLS[1]}")
+    assert found.findings[0].fix.count("--prefill http://gpu3:3100") == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        START.replace(URLS[1], "http://gpu9:31000"), START.replace(URLS[1], URLS[0]),
+        START.replace(f', ("{URLS[1]}", None)', ""), START.replace(f'"{URLS[0]}", None', f'"{URLS[0]}", Some(9001)'),
+        "[2026-11-21 19:44:33] Router listening on http://127.0.0.1:8000 policy=round_robin prefill=[('http://127.0.0.1"
+        ":30000', None), ('http://127.0.0.1:30001', None)] decode=['http://127.0.0.1:30002']",
+    ],
+    ids=["hosts of their own", "one named twice", "one prefill", "one null", "a router that learns ports"],
+)  # fmt: skip
+def test_nulls_that_need_not_lead_astray_are_no_finding(tmp_path: Path, line: str) -> None:
+    assert diagnose(pasted.library(tmp_path, r=[line])).findings == ()
 
 
 def test_the_ports_stand_in_the_fix_where_a_line_tells_them(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pdctl.trace.observed_deployment import (
     on_hosts_of_their_own,
     parse_address,
     router_command,
+    sends_its_list,
     sent_address,
 )
 from pdctl.trace.room_events import Conclusion, seconds_waited, shows_page_list
@@ -261,6 +262,8 @@ def misdirected(case: Case) -> CauseFinding | None:
     known = case.who.requested or case.who.arrived
     if router is None or router.cut or failed is None or known is not None or not _met(case):
         return None
+    if not sends_its_list(router, case.deployment):
+        return None
     found = destinations(case, router)
     if not found or any(one.home is not False for one in found):
         return None
@@ -304,6 +307,8 @@ def null_ports(case: Case) -> CauseFinding | None:
     """
     router, failed = case.router, case.decode_failed
     if case.who.requested is not None or router is None or failed is None or case.prefill_failed:
+        return None
+    if not sends_its_list(router, case.deployment):
         return None
     timed_out = bool(seconds_waited(failed)) or failed.proves(Sign.GAVE_UP_WAITING)
     entries = router.prefills
