@@ -18,10 +18,11 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.deployment_secret import DeploymentSecret
 from pdctl.errors import UsageError
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     import argparse

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.catalogue import (
     bootstrap_codes,
@@ -15,6 +15,7 @@ from pdctl.catalogue import (
     transfer_codes,
 )
 from pdctl.errors import UsageError
+from pdctl.named_tuple import NamedTuple
 from pdctl.suggestions import similar
 
 if TYPE_CHECKING:

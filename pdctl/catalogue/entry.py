@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.errors import PdctlError
+from pdctl.named_tuple import NamedTuple
 from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:

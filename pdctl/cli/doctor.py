@@ -11,13 +11,14 @@ from dataclasses import replace
 from enum import Enum
 from io import StringIO
 from pathlib import Path  # noqa: TC003 - Typer evaluates the annotations
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 from pdctl import user_files
 from pdctl.cli.exits import reraise
 from pdctl.cli.parameters import argument, option
 from pdctl.doctor import selection
 from pdctl.errors import ExitCode, NotFoundError, NotProbedError, UsageError
+from pdctl.named_tuple import NamedTuple
 from pdctl.render.findings.report_forms import ReportForm
 
 if TYPE_CHECKING:

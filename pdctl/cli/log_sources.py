@@ -6,10 +6,11 @@ import os
 import sys
 import time
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.cli.parameters import option
 from pdctl.errors import UsageError
+from pdctl.named_tuple import NamedTuple
 from pdctl.render import term
 from pdctl.render.trace import wording
 

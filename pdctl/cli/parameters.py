@@ -6,14 +6,15 @@ else a line has (`--help`, a mistake, `-abc`, `--`, an empty value) is left to T
 compares both readings for every verb.
 """
 
-# Annotations are not deferred here: NamedTuple would compile each of them again at every start.
+from __future__ import annotations
 
 import os
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from pdctl.errors import ExitCode, UsageError
+from pdctl.named_tuple import NamedTuple
 
 LARGEST = 10**9  # of any number that has no bound of its own: more would not fit where it is used
 

@@ -3,12 +3,13 @@
 # No `from __future__ import annotations`: Typer would compile and evaluate each of the forty at every start.
 
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 from pdctl.cli.parameters import Parameter, TypedLine, argument, option
 from pdctl.errors import ExitCode, UsageError
 from pdctl.layout.shape import Shape
 from pdctl.layout.workload import Measured, Nic, TrafficGoal
+from pdctl.named_tuple import NamedTuple
 from pdctl.render import term
 
 if TYPE_CHECKING:

@@ -6,13 +6,14 @@ import time
 from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path  # noqa: TC003 - Typer evaluates the annotations
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 from pdctl.cli import log_sources
 from pdctl.cli.log_sources import LogReading, Scanning, read_stats
 from pdctl.cli.parameters import argument, option
 from pdctl.errors import ExitCode, UsageError
 from pdctl.logs.window import timezone
+from pdctl.named_tuple import NamedTuple
 from pdctl.render import room_list as render
 from pdctl.render import term
 from pdctl.render.term import to_file, visible

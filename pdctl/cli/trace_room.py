@@ -7,7 +7,7 @@ import signal
 import time
 from enum import Enum
 from pathlib import Path  # noqa: TC003 - Typer evaluates the annotations
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 from pdctl.cli import log_sources
 from pdctl.cli.exits import reraise
@@ -16,6 +16,7 @@ from pdctl.cli.parameters import argument, option
 from pdctl.engines import numerals
 from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.logs.window import timezone
+from pdctl.named_tuple import NamedTuple
 from pdctl.render import term
 from pdctl.render.term import to_file, visible
 

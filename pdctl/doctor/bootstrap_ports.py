@@ -14,7 +14,7 @@ import json
 import shlex
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.doctor import server_info
 from pdctl.doctor.check import BootstrapPortRow
@@ -23,6 +23,7 @@ from pdctl.engines.kinds import router_words
 from pdctl.fleet.address import PORTS, host_and_port
 from pdctl.fleet.bootstrap_probe import Claim
 from pdctl.loopback import is_localhost
+from pdctl.named_tuple import NamedTuple
 from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:

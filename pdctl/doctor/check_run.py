@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.catalogue import book
 from pdctl.catalogue.entry import Needs
@@ -45,6 +45,7 @@ from pdctl.doctor.static import (
 )
 from pdctl.errors import ExitCode
 from pdctl.fleet.observations import PAIR
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.doctor.live.logs import PASSED
 from pdctl.doctor.selection import ORDER
 from pdctl.fleet.observations import PAIR
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

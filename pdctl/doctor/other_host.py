@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.doctor.bootstrap_ports import address
 from pdctl.doctor.check import Checked, CheckStatus, finding
@@ -14,6 +14,7 @@ from pdctl.errors import NotProbedError, UsageError
 from pdctl.fleet import peer_json
 from pdctl.fleet.observations import Elsewhere, Reach
 from pdctl.loopback import is_loopback
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.doctor import selection
 from pdctl.doctor.bootstrap_ports import address, plain, workers
@@ -14,6 +14,7 @@ from pdctl.errors import UsageError
 from pdctl.fleet.address import LAST_PORT, Unanswered, join, parse
 from pdctl.fleet.observations import Endpoint
 from pdctl.manifests import read as manifests
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

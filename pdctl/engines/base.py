@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import importlib
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 from pdctl.engines.versions import Span
 from pdctl.errors import UsageError
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable

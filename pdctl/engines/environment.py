@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals, versions
 from pdctl.engines.versions import V0_5_3, V0_5_5_POST1, Span, Version, spell
+from pdctl.named_tuple import NamedTuple
 from pdctl.suggestions import similar
 
 if TYPE_CHECKING:

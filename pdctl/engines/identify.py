@@ -12,12 +12,13 @@ import re
 import shlex
 from collections import Counter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals, versions
 from pdctl.engines.base import Level, Sign, Speaker
 from pdctl.engines.row_matching import adapter, adapters, hints
 from pdctl.engines.versions import V0_5_3, Span, Version, spell
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

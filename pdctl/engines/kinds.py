@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from pdctl.named_tuple import NamedTuple
 from pdctl.program import served_command
 
 EMBEDDED = "embedded"

@@ -7,9 +7,9 @@ engine and router, and the kernel errors they quote.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from pdctl.engines import numerals
+from pdctl.named_tuple import NamedTuple
 
 HEARTBEAT_INTERVAL = 5.0  # seconds between heartbeats (SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL), or health checks
 HEARTBEAT_TRIES = 2  # failures in a row until a prefill is given up (SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE)

@@ -7,12 +7,16 @@ codes are removed.
 Pure: independent of the reader's clock and time zone. The work is at most linear in the line's length.
 """
 
-# Annotations are not deferred here: NamedTuple would compile each of them again at every start.
+from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING
+
+from pdctl.named_tuple import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 COLOUR = re.compile(rb"\x1b\[[0-9;:]{0,32}[A-Za-z]")
 # `prefill-0  │ …` (pdctl), `pdctl-prefill-1  | …` (docker compose)

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines import base, numerals
 from pdctl.engines.base import Adapter, Speaker
@@ -19,6 +19,7 @@ from pdctl.engines.prefix import Prefix, cut, spell, split
 from pdctl.engines.routers import router_adapters
 from pdctl.engines.sglang import sglang_adapter
 from pdctl.engines.sglang.logs import life
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -6,7 +6,7 @@ on a typing error.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl import user_files
 from pdctl.engines import pattern, versions
@@ -14,6 +14,7 @@ from pdctl.engines.base import Level, Phase, Row, Sign, Speaker
 from pdctl.engines.row_matching import Speech, adapters, rows
 from pdctl.engines.versions import V0_5_3, Span, Version
 from pdctl.errors import UsageError
+from pdctl.named_tuple import NamedTuple
 from pdctl.suggestions import similar
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.errors import UsageError
+from pdctl.named_tuple import NamedTuple
 from pdctl.package_data import data
 
 if TYPE_CHECKING:

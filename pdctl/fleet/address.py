@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import socket
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pdctl.errors import limit_reached
 from pdctl.fleet.deadline import SLICE
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from pdctl.fleet.deadline import Deadline

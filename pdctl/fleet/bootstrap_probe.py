@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 from itertools import islice, product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
 from pdctl.engines.sglang import endpoints as rows
@@ -17,6 +17,7 @@ from pdctl.fleet.engine_probe import PATHS as INFO_PATHS
 from pdctl.fleet.listeners import is_listening
 from pdctl.fleet.observations import Bootstrap, RankAddress, Reply
 from pdctl.fleet.prober import Prober
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines.reported_settings import Surface, surfaces
 from pdctl.engines.sglang.endpoints import paths
@@ -11,6 +11,7 @@ from pdctl.fleet import http_client, peer_json, prober, prometheus_text
 from pdctl.fleet.deadline import Deadline, map_within
 from pdctl.fleet.observations import ObservedEngine, Reply
 from pdctl.fleet.prober import Prober
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

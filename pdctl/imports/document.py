@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
 from pdctl.engines.kinds import EMBEDDED, RELEASED
@@ -16,6 +16,7 @@ from pdctl.imports.instances import instances, one_setting
 from pdctl.imports.placement import GPUS
 from pdctl.log_lines import escaped
 from pdctl.manifests.manifest import pinned
+from pdctl.named_tuple import NamedTuple
 from pdctl.topology.model import VERSION
 from pdctl.units import UnitError, parse_size
 

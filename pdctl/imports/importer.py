@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines.kinds import EMBEDDED, MODULES
 from pdctl.engines.sglang.arguments import arguments
@@ -18,6 +18,7 @@ from pdctl.manifests import read
 from pdctl.manifests.command_lines import Flags, in_full, parse, program, worker
 from pdctl.manifests.manifest import COMPOSE, SCRIPT, UNREAD_FIX, SaidSetting
 from pdctl.manifests.read import STDIN, text_of
+from pdctl.named_tuple import NamedTuple
 from pdctl.topology import resolve
 from pdctl.topology.diagnostic import Code, Diagnostic
 

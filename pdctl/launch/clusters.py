@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pdctl import user_files
 from pdctl.errors import PdctlError
 from pdctl.launch.run_directory import KNOWN, check_name
 from pdctl.launch.run_directory import load_all as load_runs
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,10 +9,11 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.deployment_secret import ENV, DeploymentSecret
 from pdctl.http_auth import ADMIN_VARIABLE, KEY_VARIABLE, read_key
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

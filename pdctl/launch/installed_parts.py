@@ -12,13 +12,14 @@ import sys
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl import __version__, program
 from pdctl.engines.kinds import ENGINES, MODULES, RELEASED
 from pdctl.engines.versions import parse, resolve, spell
 from pdctl.errors import UsageError
 from pdctl.launch.runtime import Obstacle
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

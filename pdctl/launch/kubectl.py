@@ -6,10 +6,11 @@ import json
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pdctl.errors import LaunchError
 from pdctl.manifests.write.objects import COMPONENT
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

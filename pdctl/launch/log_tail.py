@@ -9,8 +9,9 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 from heapq import merge
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from pdctl.named_tuple import NamedTuple
 from pdctl.user_files import unreadable
 
 if TYPE_CHECKING:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.errors import LimitError
 from pdctl.fleet import http_client, router_probe
 from pdctl.launch.deployment import ServerRole
 from pdctl.launch.runtime import Told
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

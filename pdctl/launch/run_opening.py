@@ -9,7 +9,7 @@ import shlex
 import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl import __version__
 from pdctl.errors import ExitCode, LaunchError, PdctlError, limit_reached
@@ -17,6 +17,7 @@ from pdctl.launch import credentials, deployment_plan, ending_reasons, preflight
 from pdctl.launch.run_directory import RunDir, check_name, home
 from pdctl.launch.run_record import OVER, Process, Run, RunOutcome, State
 from pdctl.layout import instance_plan
+from pdctl.named_tuple import NamedTuple
 from pdctl.user_files import expanded
 
 if TYPE_CHECKING:

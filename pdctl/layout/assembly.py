@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines.kinds import EMBEDDED
 from pdctl.engines.sglang.behaviour import INPUTS_BEHIND_THE_DIST_PORT
@@ -11,6 +11,7 @@ from pdctl.layout.instance_plan import InstancePlan
 from pdctl.layout.serving import Numbers, Serving
 from pdctl.layout.shape import PLAIN, Placement, ShapeWords, place
 from pdctl.layout.workload import NO_WORKLOAD, UNMEASURED, Budget, Measured, Nic, TrafficGoal
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,13 +7,14 @@ lower bound: what SGLang adds (absorbed MLA copies, workspaces, CUDA graphs) is 
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.errors import UsageError
 from pdctl.layout import shape
 from pdctl.layout.feasibility import check
 from pdctl.layout.shape import PLAIN, Caution, Problem
 from pdctl.layout.workload import NO_DEMAND, Demand
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

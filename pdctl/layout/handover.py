@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines.kinds import EMBEDDED, RELEASED
 from pdctl.engines.sglang.agreement import common_page_size
@@ -18,6 +18,7 @@ from pdctl.layout.shape import Caution, Problem, Shape
 from pdctl.layout.transfer_bill import Nics, bill
 from pdctl.layout.workload import ISL, ratio
 from pdctl.loopback import is_loopback
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,12 +1,16 @@
 """Which hosts of a pool an instance stands on, and which of their GPUs it takes."""
 
-# Annotations are not deferred here: NamedTuple would compile each of them again at every start.
+from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-from pdctl.layout.shape import Shape
+from pdctl.named_tuple import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pdctl.layout.shape import Shape
 
 LOCAL = "localhost"
 

@@ -6,9 +6,10 @@ Its schema is `pdctl.plan/1`, which `-o json` and `-o yaml` print: fields are ad
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pdctl.engines.kinds import EMBEDDED
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from pdctl.layout.gpu_memory import GpuMemory

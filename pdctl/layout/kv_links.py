@@ -1,12 +1,11 @@
 """Which prefill ranks every decode rank pulls KV from, and what one of them writes into its pool: layers and heads."""
 
-# Annotations are not deferred here: NamedTuple would compile each of them again at every start.
-
-from typing import NamedTuple
+from __future__ import annotations
 
 from pdctl.engines.sglang.behaviour import DECODE_PULLS_FROM_EVERY_STAGE
 from pdctl.engines.versions import NEWEST, Version
 from pdctl.layout.shape import Shape, stage_layers
+from pdctl.named_tuple import NamedTuple
 
 
 class PullTargets(NamedTuple):

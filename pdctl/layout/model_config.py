@@ -1,13 +1,14 @@
 """A Hugging Face config.json as the numbers a plan needs: layers, heads, experts, widths, storage."""
 
-# Annotations are not deferred here: NamedTuple would compile each of them again at every start.
+from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pdctl.errors import UsageError
+from pdctl.named_tuple import NamedTuple
 
 Config = Mapping[str, Any]
 REQUIRED = ("num_hidden_layers", "hidden_size", "vocab_size", "num_attention_heads")

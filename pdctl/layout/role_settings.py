@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines.kinds import EMBEDDED
 from pdctl.engines.routers import router_flags as routers
@@ -15,6 +15,7 @@ from pdctl.errors import UsageError
 from pdctl.layout.feasibility import explain
 from pdctl.layout.serving import Serving
 from pdctl.layout.shape import Caution, Placement, Problem, Shape
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

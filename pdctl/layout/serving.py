@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines.sglang.endpoints import (
     BASE_FALLBACK,
@@ -15,6 +15,7 @@ from pdctl.engines.sglang.endpoints import (
     When,
 )
 from pdctl.engines.versions import NEWEST, Version
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from pdctl.layout.shape import Shape

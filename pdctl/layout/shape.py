@@ -1,9 +1,13 @@
 """The parallel shape of one instance, what can be wrong with one, and where its ranks and its layers stand."""
 
-# Annotations are not deferred here: NamedTuple would compile each of them again at every start.
+from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING
+
+from pdctl.named_tuple import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 # Field, flag of `pdctl plan`, and the value that needs no flag.
 _FLAGS: tuple[tuple[str, str, object], ...] = (

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.layout.gpu_memory import kv_bytes_per_token
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from pdctl.layout.model_config import ModelShape

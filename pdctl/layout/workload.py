@@ -1,9 +1,10 @@
 """What the user said about GPUs, network and traffic, and how many instances that takes; None and 0 where unsaid."""
 
-# Annotations are not deferred here: NamedTuple would compile each of them again at every start.
+from __future__ import annotations
 
 from math import ceil
-from typing import NamedTuple
+
+from pdctl.named_tuple import NamedTuple
 
 MEM_FRACTION = 0.85  # assumed where none is given: SGLang derives its own from the GPU
 ISL = 4096  # prompt tokens assumed for the transfer bill where no workload is given

@@ -7,10 +7,11 @@ import sys
 from bisect import bisect_right, insort
 from functools import lru_cache
 from io import BytesIO
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.logs.event import Place
 from pdctl.logs.part import open_part
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

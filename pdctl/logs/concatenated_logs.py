@@ -7,12 +7,13 @@ role or port. Interleaved lines cannot; such a file stays one log, and its reade
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines.prefix import COLOUR
 from pdctl.logs.blocks import LineNumbers
 from pdctl.logs.merged_stream import LIMIT, SourceLines, StreamSource, lines_of
 from pdctl.logs.part import open_part
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

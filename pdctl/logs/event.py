@@ -6,13 +6,14 @@ import re
 from collections import deque
 from itertools import islice, pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
 from pdctl.engines.base import Level, Row, Speaker
 from pdctl.engines.prefix import SGLANG, Stamp, cut, split, stamp_of
 from pdctl.engines.routers import sglang_router
 from pdctl.engines.row_matching import Said, Speech, speaks_any
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

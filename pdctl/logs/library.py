@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines.base import Sign
 from pdctl.engines.prefix import cut, spell
@@ -17,6 +17,7 @@ from pdctl.logs.log_sample import LogClocks, LogSample, StartsAndEnds
 from pdctl.logs.room_index import RoomIndex
 from pdctl.logs.scan import find
 from pdctl.logs.search import LogQuery, LogSearch
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -7,12 +7,13 @@ import os
 import struct
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl import user_files
 from pdctl.errors import UsageError
 from pdctl.logs.part import open_part
 from pdctl.logs.scan import LineHit
+from pdctl.named_tuple import NamedTuple
 
 try:  # where hashlib has it from, which would load OpenSSL too: a quarter of a bare Python
     from _blake2 import blake2b

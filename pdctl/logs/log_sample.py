@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines import message_details
 from pdctl.engines.base import Sign
@@ -20,6 +20,7 @@ from pdctl.logs.clock import DAY, Clock, LogTimes, infer_zones, offset_by_entrie
 from pdctl.logs.event import RawLine, rejoined_lists
 from pdctl.logs.part import modified
 from pdctl.logs.scan import ByteSpan, SearchTerm, find, search
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -9,11 +9,12 @@ import errno
 import os
 import sys
 from array import array
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.errors import NotProbedError
 from pdctl.logs import collector_format
 from pdctl.logs.part import Compression, LogPart, Spool, modified, open_part
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     import mmap

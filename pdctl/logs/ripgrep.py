@@ -11,10 +11,11 @@ import os
 import signal
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING
 
 from pdctl.logs.blocks import LINE
 from pdctl.logs.scan import LineHit
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

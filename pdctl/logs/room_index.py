@@ -16,7 +16,7 @@ import mmap
 import os
 import struct
 from bisect import bisect_left
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO
 from zlib import crc32
 
 from pdctl.logs import log_cache, scan
@@ -24,6 +24,7 @@ from pdctl.logs.blocks import SIZE, Buffer, blocks, count_lines
 from pdctl.logs.log_cache import Fingerprint
 from pdctl.logs.part import open_part
 from pdctl.logs.scan import ByteSpan
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

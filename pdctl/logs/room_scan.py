@@ -11,7 +11,7 @@ import gc
 import re
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pdctl.engines import numerals
 from pdctl.engines.prefix import split
@@ -19,6 +19,7 @@ from pdctl.engines.row_matching import Speech
 from pdctl.logs.blocks import SIZE, Buffer, blocks
 from pdctl.logs.clock import Clock
 from pdctl.logs.part import open_part
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     import datetime as dt

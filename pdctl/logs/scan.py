@@ -6,12 +6,13 @@ import os
 import re
 from collections import deque
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.errors import UsageError
 from pdctl.logs.blocks import LINE, SIZE, Buffer, LineNumbers, blocks, count_lines, count_newlines
 from pdctl.logs.event import Place, RawLine
 from pdctl.logs.part import open_part
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

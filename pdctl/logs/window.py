@@ -8,13 +8,14 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines.prefix import split
 from pdctl.errors import UsageError
 from pdctl.logs.blocks import LINE, SIZE, Buffer, LineNumbers, blocks
 from pdctl.logs.event import RawLine
 from pdctl.logs.part import open_part
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

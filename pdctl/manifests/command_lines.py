@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
 from pdctl.engines.kinds import COMMAND_LINES, RELEASED, RELEASED_ROUTER, ROUTERS
 from pdctl.engines.routers import router_flags as routers
 from pdctl.engines.sglang import arguments as sglang
 from pdctl.manifests.manifest import PlacedWord, UnreadCommand
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

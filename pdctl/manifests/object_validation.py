@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from jsonschema import Draft202012Validator
 
 from pdctl.errors import UsageError
 from pdctl.manifests import object_rules
 from pdctl.manifests.object_rules import spelt
+from pdctl.named_tuple import NamedTuple
 from pdctl.package_data import data
 from pdctl.suggestions import similar
 

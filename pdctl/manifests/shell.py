@@ -6,11 +6,12 @@ import ast
 import operator
 import re
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
 from pdctl.manifests.manifest import PlacedWord, SaidSetting
 from pdctl.manifests.shell_words import DOUBLE, LITERAL, SUM, RawWord, split
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines import versions
 from pdctl.engines.kinds import RELEASED
 from pdctl.engines.versions import released, spell
+from pdctl.named_tuple import NamedTuple
 from pdctl.render.term import as_json, elided, prose, table, visible
 
 if TYPE_CHECKING:

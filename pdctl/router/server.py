@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 import httptools
 import orjson
 
 from pdctl.http_auth import host_problem
+from pdctl.named_tuple import NamedTuple
 from pdctl.router.clients import JSON, PHRASES, SHARE, AcceptLoop, Exchange, PeerShares, error_body
 from pdctl.router.log import Throttled
 from pdctl.router.upstream import Headers, no_delay

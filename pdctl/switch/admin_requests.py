@@ -6,13 +6,14 @@ Routers: pdctl's own, smg 1.13.0, sglang-router 0.3.2 (all measured).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines.sglang.endpoints import paths
 from pdctl.errors import NotProbedError, PdctlError
 from pdctl.fleet import bootstrap_probe, http_client, peer_json, router_probe
 from pdctl.fleet.canary_probe import queues
 from pdctl.fleet.observations import Endpoint
+from pdctl.named_tuple import NamedTuple
 from pdctl.switch.switch_order import PREFILL
 
 if TYPE_CHECKING:

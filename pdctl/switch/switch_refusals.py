@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines.kinds import ROUTERS
 from pdctl.fleet import bootstrap_probe, peer_json
@@ -11,6 +11,7 @@ from pdctl.fleet.address import host_and_port
 from pdctl.fleet.engine_probe import probe_engines
 from pdctl.fleet.observations import Endpoint
 from pdctl.fleet.router_probe import probe_router
+from pdctl.named_tuple import NamedTuple
 from pdctl.shell_quoting import pasteable
 from pdctl.switch.switch_order import PREFILL, ROLES, other
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.errors import TopologyError
+from pdctl.named_tuple import NamedTuple
 from pdctl.topology.model import SourceSpan
 
 if TYPE_CHECKING:

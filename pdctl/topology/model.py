@@ -4,10 +4,11 @@ Named tuples rather than dataclasses: fifteen dataclasses take as long to define
 Units: sizes in bytes, bandwidth in bits per second, times in seconds. Ports and counts are plain integers.
 """
 
-# Annotations are not deferred here: NamedTuple would compile each of them again at every start.
+from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+
+from pdctl.named_tuple import NamedTuple
 
 VERSION = "pdctl/v1"
 

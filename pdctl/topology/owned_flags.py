@@ -5,9 +5,10 @@ Spellings of sglang 0.5.3 to 0.5.23 (srt/server_args.py) and of sglang_router 0.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines.kinds import MINI_LB_FLAG
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

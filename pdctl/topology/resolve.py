@@ -6,10 +6,11 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl import package_data, program, user_files
 from pdctl.errors import TopologyError
+from pdctl.named_tuple import NamedTuple
 from pdctl.suggestions import nearest
 from pdctl.topology.build import build, complete
 from pdctl.topology.checked_values import ValueReader, Values

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from pdctl.named_tuple import NamedTuple
 from pdctl.topology.diagnostic import Code
 
 if TYPE_CHECKING:

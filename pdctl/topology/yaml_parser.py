@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import yaml
 from yaml.events import (
@@ -20,6 +20,7 @@ from yaml.events import (
 )
 from yaml.reader import ReaderError
 
+from pdctl.named_tuple import NamedTuple
 from pdctl.topology.diagnostic import Code, ProblemReport, shown
 from pdctl.topology.model import SourceSpan
 

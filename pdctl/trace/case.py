@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from pdctl.engines import message_details, numerals
 from pdctl.engines.base import Level, Phase, Sign
 from pdctl.engines.sglang.endpoints import FAKE_HOST
 from pdctl.logs.event import Event
 from pdctl.logs.log_sample import is_ordered_end
+from pdctl.named_tuple import NamedTuple
 from pdctl.trace.observed_deployment import HostPort, parse_address
 from pdctl.trace.room_events import first_failure, is_answer, is_failure, shows_page_list
 

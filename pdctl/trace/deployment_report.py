@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines.versions import spell
+from pdctl.named_tuple import NamedTuple
 from pdctl.trace.observed_deployment import SEPARATE, is_mixed
 
 if TYPE_CHECKING:

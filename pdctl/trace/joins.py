@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pdctl.engines import numerals
 from pdctl.engines.base import Sign
 from pdctl.engines.row_matching import adapter
+from pdctl.named_tuple import NamedTuple
 from pdctl.trace.room_events import (
     GENERATES,
     PATIENCE,

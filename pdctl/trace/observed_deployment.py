@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pdctl.engines import numerals
 from pdctl.engines.base import Sign
 from pdctl.engines.row_matching import adapter
 from pdctl.loopback import is_localhost, is_loopback
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import fill, fill_fix
 from pdctl.engines import numerals
 from pdctl.engines.base import Sign
+from pdctl.named_tuple import NamedTuple
 from pdctl.shell_quoting import pasteable
 from pdctl.trace.case import (
     CRASH,

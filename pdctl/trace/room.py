@@ -1,12 +1,16 @@
 """What `pdctl trace-room` found out about one room. None and UNKNOWN mean the logs do not say. Nothing is guessed."""
 
-# Annotations are not deferred here: NamedTuple would compile each of them again at every start.
+from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-from pdctl.engines.base import Phase
+from pdctl.named_tuple import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdctl.engines.base import Phase
 
 
 class RoomOutcome(str, Enum):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
 from pdctl.engines.base import Phase, Sign
 from pdctl.engines.pdctl.own_adapters import PREFIX
 from pdctl.logs import scan
+from pdctl.named_tuple import NamedTuple
 from pdctl.trace.room import MissingEvidence
 
 if TYPE_CHECKING:

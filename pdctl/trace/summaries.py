@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from math import isfinite
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines.base import Level, Sign
 from pdctl.errors import NotFoundError
 from pdctl.logs.event import Event, Place
+from pdctl.named_tuple import NamedTuple
 from pdctl.trace.attribution import attribute
 from pdctl.trace.case import Case
 from pdctl.trace.causes import bootstrap_lookups, client_requests

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 from math import floor
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines import message_details, numerals
 from pdctl.engines.base import Phase, Sign
+from pdctl.named_tuple import NamedTuple
 from pdctl.trace.room import ClockOffset, Duration, LongestGap
 from pdctl.trace.room_events import seconds_waited
 

@@ -36,8 +36,8 @@ ALLOWED = {
 }  # fmt: skip
 GROUND = {
     "errors", "lifeline", "deployment_secret", "http_auth", "json_members", "log_lines", "loopback", "name_lookup",
-    "open_files", "package_data", "program", "shell_quoting", "suggestions", "thread_death", "units", "user_files",
-    "__init__",
+    "named_tuple", "open_files", "package_data", "program", "shell_quoting", "suggestions", "thread_death", "units",
+    "user_files", "__init__",
 }  # fmt: skip
 HEAVY = {
     "torch",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pdctl.catalogue.entry import Needs, Severity
 from pdctl.doctor import server_info
@@ -19,6 +19,7 @@ from pdctl.engines.sglang import behaviour
 from pdctl.engines.sglang.agreement import SETTINGS, Setting, breaks, common_page_size, setting
 from pdctl.engines.sglang.behaviour import KV_DTYPE_COMPARED_BY_WORD
 from pdctl.fleet import peer_json
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from functools import lru_cache, partial
 from itertools import combinations
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, finding
@@ -15,6 +15,7 @@ from pdctl.engines.sglang.behaviour import WILDCARD_REGISTERS_ITSELF
 from pdctl.fleet.address import bracketed, host_and_port
 from pdctl.loopback import is_loopback
 from pdctl.manifests.manifest import COMPOSE, SCRIPT
+from pdctl.named_tuple import NamedTuple
 from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:

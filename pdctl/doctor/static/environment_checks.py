@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import lcm
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, finding
@@ -12,6 +12,7 @@ from pdctl.engines.environment import lint
 from pdctl.engines.kinds import EMBEDDED, MINI_LB_FLAG, router_kind
 from pdctl.engines.sglang import behaviour
 from pdctl.engines.versions import NEWEST, Span
+from pdctl.named_tuple import NamedTuple
 from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:

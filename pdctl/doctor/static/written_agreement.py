@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, finding
@@ -12,6 +12,7 @@ from pdctl.engines.kinds import EMBEDDED
 from pdctl.engines.sglang import agreement
 from pdctl.engines.sglang.agreement import ENGINES_OWN
 from pdctl.engines.sglang.behaviour import KV_DTYPE_COMPARED_BY_WORD
+from pdctl.named_tuple import NamedTuple
 from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:

@@ -11,10 +11,11 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pdctl.engine.config.layer_kinds import SWITCHED, Mixture, layer_windows, mixture, sparse_layers
 from pdctl.errors import PdctlError
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

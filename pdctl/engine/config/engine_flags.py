@@ -12,7 +12,7 @@ import math
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl import deployment_secret, http_auth
 from pdctl.engine.config.checkpoint_config import CheckpointError, ModelConfig, check_weight_files
@@ -21,6 +21,7 @@ from pdctl.engine.drill import fault_points, rehearsed_mistakes
 from pdctl.engines.kinds import EMBEDDED
 from pdctl.errors import UsageError
 from pdctl.layout.feasibility import check, nearest
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence

@@ -8,7 +8,9 @@ before it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
+
+from pdctl.named_tuple import NamedTuple
 
 FULL = 0  # the window of a layer with full attention
 KINDS = ("full_attention", "sliding_attention")

@@ -16,10 +16,11 @@ import signal
 import time
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engine.drill import modelled_link
 from pdctl.engine.drill.rehearsed_mistakes import MARK
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable

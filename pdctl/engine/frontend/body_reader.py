@@ -10,7 +10,7 @@ garbage collector traverses it, and once more when it is freed.
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 from pydantic import ValidationError
@@ -31,6 +31,7 @@ from pdctl.json_members import (
     after_space,
     has_more_commas,
 )
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -18,7 +18,7 @@ import logging
 import os
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import zmq
@@ -31,6 +31,7 @@ from pdctl.engine.ipc.messages import Codec, FrameError
 from pdctl.errors import NotReadyError, UsageError
 from pdctl.layout.serving import PortBlock
 from pdctl.name_lookup import look_up
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     import asyncio

@@ -7,12 +7,13 @@ than sending each token to its experts would.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 
 from pdctl.engine.model.linear import make_linear, padded, sigmoid
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from pdctl.engine.model.mlp import Experts, GatedMlp
 from pdctl.engine.model.parallel import Gathering
 from pdctl.engine.model.weights import Checkpoint, Shard
 from pdctl.layout.shape import stage_layers
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ import logging
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl import open_files
 from pdctl.engine.kv_link import rank_shape
@@ -28,6 +28,7 @@ from pdctl.engine.kv_link.room_state import FailureCode
 from pdctl.engine.transfer.checksum import Region
 from pdctl.engine.transfer.transport import Cut, Op, OpState, TransferError, require_pages
 from pdctl.layout.kv_links import piece, speaks
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

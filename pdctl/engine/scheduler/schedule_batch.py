@@ -19,7 +19,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from pdctl.engine.kvcache.kv_pool import Backup
 from pdctl.engine.model.forward_pass import ForwardBatch, SeqSlice
 from pdctl.engine.model.model_runner import Sampled, SamplingRow, sample
 from pdctl.engine.scheduler.resources import log_step
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

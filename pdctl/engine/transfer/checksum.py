@@ -7,11 +7,12 @@ the two pools. (sglang 0.5.23: --disaggregation-enable-kv-checksum)
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pdctl.engine.transfer.transport import TransferError, TransportWrapper
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable

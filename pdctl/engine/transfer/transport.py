@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
 from pdctl.engine.kvcache.pool_geometry import Layout
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -16,10 +16,11 @@ import threading
 import time
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pdctl.engine.drill import fault_points
 from pdctl.engine.transfer.transport import Op, OpState, TransferError, TransportWrapper, require_pairs
+from pdctl.named_tuple import NamedTuple
 from pdctl.thread_death import ThreadEndedError, in_words
 
 if TYPE_CHECKING:

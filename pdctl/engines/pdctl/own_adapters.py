@@ -5,10 +5,9 @@ A prefill and a decode that do not match each say why; the engine writes it, and
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from pdctl.engines.base import Adapter, Level, Row, Speaker
 from pdctl.engines.pdctl import engine_lines, router_lines
+from pdctl.named_tuple import NamedTuple
 
 _ROOM = r"room=(?P<room>\d+) "
 _SHAPES = (

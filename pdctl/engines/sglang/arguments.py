@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines import versions
 from pdctl.engines.versions import (
@@ -24,6 +24,7 @@ from pdctl.engines.versions import (
     span_of,
     spell,
 )
+from pdctl.named_tuple import NamedTuple
 from pdctl.suggestions import similar
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ And of a prefill's bootstrap server: routes, query words, answers (srt/disaggreg
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
 
 from pdctl.engines import versions
 from pdctl.engines.versions import (
@@ -24,6 +23,7 @@ from pdctl.engines.versions import (
     Span,
     Version,
 )
+from pdctl.named_tuple import NamedTuple
 
 
 class Route(NamedTuple):

@@ -6,7 +6,7 @@ a row says `reported`. A release next to a bound that was not read may or may no
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines.versions import (
     SGLANG,
@@ -26,6 +26,7 @@ from pdctl.engines.versions import (
     Version,
     spell,
 )
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

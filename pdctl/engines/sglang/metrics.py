@@ -5,10 +5,9 @@ Which release exports which metric is in the table read from the wheels (engines
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from pdctl.engines import versions
 from pdctl.engines.versions import Span, Version
+from pdctl.named_tuple import NamedTuple
 
 GAUGE, COUNTER, HISTOGRAM = "gauge", "counter", "histogram"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
 
 from pdctl.engines.sglang.behaviour import PAGE_SIZES_COMPARED
 from pdctl.engines.versions import (
@@ -29,6 +28,7 @@ from pdctl.engines.versions import (
     Span,
     Version,
 )
+from pdctl.named_tuple import NamedTuple
 
 
 class Enforced(str, Enum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import socket
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.errors import InfeasibleError, LaunchError, NotReadyError
 from pdctl.launch import deployment_plan
@@ -15,6 +15,7 @@ from pdctl.layout.hosts import Site
 from pdctl.layout.planner import plan_topology
 from pdctl.loopback import is_loopback
 from pdctl.name_lookup import look_up
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines.kinds import EMBEDDED
 from pdctl.errors import UsageError
 from pdctl.manifests.write.objects import BOOTSTRAP_PORT, Object, labels, metadata
+from pdctl.named_tuple import NamedTuple
 from pdctl.program import portable
 
 if TYPE_CHECKING:

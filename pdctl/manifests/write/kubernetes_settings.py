@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pdctl.engines.kinds import ROUTERS
 from pdctl.errors import UsageError
 from pdctl.manifests.manifest import pinned
+from pdctl.named_tuple import NamedTuple
 from pdctl.topology.checked_values import defaults
 from pdctl.topology.schema import KUBERNETES
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines.kinds import EMBEDDED
 from pdctl.errors import InfeasibleError, UsageError
@@ -13,6 +13,7 @@ from pdctl.manifests import object_validation
 from pdctl.manifests.write import flavours, router_objects
 from pdctl.manifests.write.flavours import group
 from pdctl.manifests.write.kubernetes_settings import settings
+from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

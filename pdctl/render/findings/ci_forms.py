@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from pdctl import __version__
@@ -13,6 +13,7 @@ from pdctl.doctor import check_run
 from pdctl.doctor.check import CheckStatus
 from pdctl.doctor.selection import failing
 from pdctl.errors import ExitCode
+from pdctl.named_tuple import NamedTuple
 from pdctl.render.trace.room_json import dumped
 
 if TYPE_CHECKING:

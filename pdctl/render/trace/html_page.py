@@ -6,9 +6,10 @@ import base64
 import hashlib
 import html
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl import __version__
+from pdctl.named_tuple import NamedTuple
 from pdctl.package_data import data
 from pdctl.render.term import visible
 from pdctl.render.trace import wording

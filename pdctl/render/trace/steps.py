@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from pdctl.named_tuple import NamedTuple
 from pdctl.render.term import NARROWEST, cells, fitted, padded, spans
 from pdctl.render.trace import wording
 from pdctl.render.trace.wording import COARSE

@@ -8,8 +8,9 @@ from enum import Enum
 from functools import lru_cache
 from math import floor
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from pdctl.named_tuple import NamedTuple
 from pdctl.render.term import elided, visible
 from pdctl.trace.room import HOW_IT_ENDED, RoomOutcome
 

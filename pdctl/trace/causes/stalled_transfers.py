@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.engines import message_details
 from pdctl.engines.base import Phase, Sign
+from pdctl.named_tuple import NamedTuple
 from pdctl.trace.case import MISSES, NEAR, Case, CauseFinding, Proof, misses
 from pdctl.trace.room_events import seconds_waited
 from pdctl.trace.timeline import transfer_measured

@@ -6,10 +6,9 @@ fails only because a peer failed says so at DEBUG. rid is a repr(): a double-quo
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from pdctl.engines.base import Level, Phase, Row, Sign, Speaker
 from pdctl.engines.versions import V0_5_6, V0_5_10, V0_5_11, V0_5_13, V0_5_16, V0_5_17, V0_5_20, V0_5_22, V0_5_23, Span
+from pdctl.named_tuple import NamedTuple
 
 
 class Head(NamedTuple):
