@@ -8,6 +8,7 @@ import os
 import select
 import shlex
 import stat
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,12 +36,14 @@ def state_directory(environ: Mapping[str, str]) -> Path:
     return expanded(environ.get("XDG_STATE_HOME") or "~/.local/state") / "pdctl"
 
 
+OPENED = 5.0  # seconds in which some process must open the other end of a named pipe
+LOOK = 0.02  # seconds between attempts to open a named pipe that nobody reads yet
 PATIENCE = 30.0  # seconds without a byte
 CHUNK = 1 << 20
 
 
 def read(path: str | Path, limit: int) -> bytes:
-    """At most `limit` + 1 bytes, so that the caller sees when there is more. Raise OSError, also after PATIENCE."""
+    """At most `limit` + 1 bytes, so that the caller sees when there is more. Raise OSError, as `chunks` does."""
     data = bytearray()
     for chunk in chunks(path):
         data += chunk
@@ -50,19 +53,26 @@ def read(path: str | Path, limit: int) -> bytes:
 
 
 def chunks(path: str | Path) -> Iterator[bytes]:
-    """The bytes of a file, pipe or device. Raise OSError."""
+    """The bytes of a file, pipe or device. Raise OSError, also where nobody writes to a pipe."""
     # Without O_NONBLOCK the opening of a FIFO waits for a writer.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         poll = select.poll()
         poll.register(handle, select.POLLIN)
+        patience = OPENED
         while True:
-            if not poll.poll(PATIENCE * 1000):
+            ready = poll.poll(patience * 1000)
+            if not ready and patience == PATIENCE:
                 raise TimeoutError(errno.ETIMEDOUT, f"nothing was written to it within {PATIENCE:g} s", str(path))
+            patience = PATIENCE
             try:
                 data = os.read(handle, CHUNK)
-            except BlockingIOError:
+            except BlockingIOError:  # a process has it open and writes nothing
                 continue
+            if not data and not ready:
+                raise TimeoutError(
+                    errno.ETIMEDOUT, f"no process opened this pipe to write to it within {OPENED:g} s", str(path)
+                )
             if not data:
                 return
             yield data
@@ -80,7 +90,7 @@ def replacing(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
     path = path.resolve()
     found = path.stat().st_mode if path.exists() else 0
     if found and not stat.S_ISREG(found):
-        with path.open("wb") as out:
+        with os.fdopen(_opened_for_writing(path), "wb") as out:
             yield out
         return
     draft = path.with_name(f".{path.name[:200]}.{os.getpid()}")
@@ -94,6 +104,24 @@ def replacing(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
     finally:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
+
+
+def _opened_for_writing(path: Path) -> int:
+    """A descriptor of a pipe or device. Raise OSError, also for a pipe that no process reads within OPENED."""
+    deadline = time.monotonic() + OPENED
+    while True:
+        try:  # without O_NONBLOCK the opening of a FIFO waits for a reader
+            handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        except OSError as error:
+            if error.errno != errno.ENXIO or not path.is_fifo():
+                raise
+            if time.monotonic() > deadline:
+                why = f"no process opened this pipe to read from it within {OPENED:g} s"
+                raise TimeoutError(errno.ETIMEDOUT, why, str(path)) from None
+            time.sleep(LOOK)
+            continue
+        os.set_blocking(handle, True)
+        return handle
 
 
 def write_whole(path: Path, data: bytes | str, mode: int | None = None) -> None:

@@ -18,19 +18,31 @@ from pdctl.logs.source import open_logs
 from pdctl.manifests import read as manifests
 from pdctl.topology import resolve
 from pdctl.topology.diagnostic import ProblemReport
+from tests.cli.verb import BROKEN, within
 
 
 @pytest.fixture
 def fifo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(user_files, "OPENED", 0.1)
     monkeypatch.setattr(user_files, "PATIENCE", 0.2)
     path = tmp_path / "fifo.yaml"
     os.mkfifo(path)
     return path
 
 
+def test_a_pipe_that_nobody_opens_is_given_up_early(fifo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_files, "PATIENCE", 3600.0)
+    with pytest.raises(TimeoutError, match=r"no process opened this pipe to write to it within 0\.1 s"):
+        user_files.read(fifo, 10)
+    with pytest.raises(TimeoutError, match=r"no process opened this pipe to read from it within 0\.1 s"):
+        user_files.write_whole(fifo, "text")
+
+
 def test_a_pipe_that_nobody_writes_to_is_given_up(fifo: Path) -> None:
+    writer = os.open(fifo, os.O_RDWR)
     with pytest.raises(TimeoutError, match=r"nothing was written to it within 0\.2 s"):
         user_files.read(fifo, 10)
+    os.close(writer)
 
 
 def test_a_pipe_that_somebody_writes_to_is_read(fifo: Path) -> None:
@@ -56,15 +68,34 @@ def test_what_cannot_be_read_is_an_os_error(tmp_path: Path, kind: str, monkeypat
 
 
 def test_every_reader_gives_a_silent_pipe_up(fifo: Path) -> None:
-    with pytest.raises(UsageError, match="nothing was written to it within"):
+    with pytest.raises(UsageError, match="no process opened this pipe"):
         open_logs([str(fifo)])
-    with pytest.raises(UsageError, match="nothing was written to it within"):
+    with pytest.raises(UsageError, match="no process opened this pipe"):
         manifests.text_of(str(fifo))
-    with pytest.raises(UsageError, match="nothing was written to it within"):
+    with pytest.raises(UsageError, match="no process opened this pipe"):
         user_rows.load(fifo.parent)
     report = ProblemReport()
     assert resolve.read_file(fifo, report) is None
-    assert "nothing was written to it within" in report.listed()[0].message
+    assert "no process opened this pipe" in report.listed()[0].message
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "trace-room 5 FIFO", "rooms FIFO", "rooms --dialects FOLDER FIFO", "diagnose FIFO", "dialect check FIFO",
+        "topology check FIFO", "topology show FIFO", "plan FIFO", "plan 2p1d -F FIFO", "plan --tp 8 --model FIFO",
+        "plan 2p1d --set model.config=FIFO", "launch --dry-run FIFO", "render kubernetes FIFO", "import FIFO",
+        "doctor --static FIFO",
+        "doctor --reached FIFO --prefill http://127.0.0.1:9,1 --decode http://127.0.0.1:9",
+        "rooms FINE --output-file FIFO", "diagnose FINE --output-file FIFO",
+    ],
+)  # fmt: skip
+def test_no_verb_waits_for_a_pipe_that_nobody_opens(fifo: Path, words: str) -> None:
+    named = {"FIFO": str(fifo), "FOLDER": str(fifo.parent), "FINE": str(BROKEN)}
+    argv = [named.get(word, word.replace("FIFO", str(fifo))) for word in words.split()]
+    answer = within(*argv, env={**os.environ, "PDCTL_HOME": str(fifo.parent), "XDG_CACHE_HOME": str(fifo.parent)})
+    assert "no process opened this pipe" in answer.stdout + answer.stderr
+    assert answer.returncode in (1, 2, 4) or "model.config" in words
 
 
 def test_a_stream_without_lines_is_no_log() -> None:

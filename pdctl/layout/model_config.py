@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pdctl import user_files
 from pdctl.errors import UsageError
 from pdctl.named_tuple import NamedTuple
 
@@ -24,6 +25,7 @@ FAMILIES = {
     "DeepseekV3ForCausalLM": "deepseek",
     "GptOssForCausalLM": "gpt-oss",
 }
+LARGEST = 16 << 20  # bytes of a config.json; those of quantised models, which list layers, have up to 1 MiB
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -77,7 +79,10 @@ def load(path: str | Path, dtype: str = "auto") -> ModelShape:
     file = Path(path)
     file = file / "config.json" if file.is_dir() else file
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        text = user_files.read(file, LARGEST)
+        if len(text) > LARGEST:
+            raise UsageError(f"{file} is larger than {LARGEST >> 20} MiB", "give the config.json of a checkpoint")
+        config = json.loads(text)
     except OSError as error:
         raise UsageError(
             f"cannot read {file}: {error.strerror}", "give a checkpoint directory or the path of its config.json"

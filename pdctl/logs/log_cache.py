@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,17 +25,18 @@ if TYPE_CHECKING:
     from pdctl.logs.part import LogPart
     from pdctl.logs.scan import SearchTerm
 
-MONTH = 30 * 86400.0  # seconds after which files not written to are deleted
-_LOOK = 512  # number of files from which the directory is cleaned up
 DIGEST_SIZE = 16  # bytes of a digest
 _WHOLE = 1 << 17  # bytes up to which the whole file is digested
 _SAMPLES, _SAMPLE = 24, 1 << 12
 _BACK = 1 << 16  # bytes from the end searched for the last newline, then sixteen times that
 MAGIC = b"PDASKED1"
+ANSWER = ".asked"  # ending of a file of answers
 _PART = struct.Struct("<QQQqQ16s8sI")
 _HIT = struct.Struct("<QQI")
 _LARGEST = 8 << 20  # bytes of an answer above which searching again is cheaper than caching
 MOST_ANSWERS = 64  # files in one directory
+MOST_LOGS = 1024  # tables and answers in one directory
+MOST_BYTES = 1 << 30  # in one directory; a table is about 1% of its log
 
 
 def cache_directory(part: LogPart, environ: Mapping[str, str]) -> Path:
@@ -56,29 +56,6 @@ def read_file(file: Path) -> bytes | None:
         return file.read_bytes()
     except OSError:
         return None
-
-
-def replace_file(file: Path, data: bytes) -> bool:
-    """Write atomically: readers in other shells never see half of it. Return False if it cannot be written."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        user_files.write_whole(file, data)
-    except OSError:
-        return False
-    _tidy(file.parent)
-    return True
-
-
-def _tidy(where: Path) -> None:
-    """Delete files not written to for a month, once the directory has enough files to be worth it."""
-    with contextlib.suppress(OSError):
-        entries = list(os.scandir(where))
-        if len(entries) < _LOOK:
-            return
-        limit = time.time() - MONTH
-        for entry in entries:
-            if entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mtime < limit:
-                Path(entry.path).unlink(missing_ok=True)
 
 
 class Fingerprint(NamedTuple):
@@ -177,7 +154,7 @@ def terms_digest(terms: Iterable[SearchTerm]) -> bytes:
 
 
 def answer_file(where: Path, query: str) -> Path:
-    return where / f"{blake2b(query.encode(), digest_size=12).hexdigest()}.asked"
+    return where / f"{blake2b(query.encode(), digest_size=12).hexdigest()}{ANSWER}"
 
 
 def load_answers(file: Path) -> Mapping[tuple[int, int], CachedAnswer]:
@@ -201,7 +178,7 @@ def load_answers(file: Path) -> Mapping[tuple[int, int], CachedAnswer]:
 
 
 def save_answers(file: Path, answers: Sequence[CachedAnswer]) -> None:
-    """Replace the file's content; if two commands save at once, the later one wins."""
+    """Replace the file's content, if it can be written; if two commands save at once, the later one wins."""
     data = bytearray(MAGIC)
     for answer in answers:
         data += _PART.pack(*answer.of, answer.terms, len(answer.hits))
@@ -210,18 +187,31 @@ def save_answers(file: Path, answers: Sequence[CachedAnswer]) -> None:
             data += hit.text
         if len(data) > _LARGEST:
             return
-    replace_file(file, bytes(data) + _seal(data))
-    _forget_oldest(file.parent)
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        user_files.write_whole(file, bytes(data) + _seal(data))
+        forget_oldest(file.parent)
 
 
-def _forget_oldest(where: Path) -> None:
-    """Keep the latest `MOST_ANSWERS` files of answers: every request that is asked for once adds some."""
+def forget_oldest(where: Path) -> None:
+    """Keep what was written last: `MOST_ANSWERS` answers, and `MOST_LOGS` tables and answers in `MOST_BYTES`.
+
+    Every request that is asked for once adds answers, and every log that is rotated away leaves its table behind. A
+    table goes with its lock; the one written last stays, however large it is.
+    """
     with contextlib.suppress(OSError):  # another command forgets at the same time, or the directory cannot be written
-        files = [each for each in os.scandir(where) if each.name.endswith(".asked")]
-        if len(files) > MOST_ANSWERS:
-            files.sort(key=lambda each: each.stat().st_mtime_ns, reverse=True)
-            for each in files[MOST_ANSWERS:]:
-                os.unlink(each.path)  # noqa: PTH108
+        groups: dict[str, list[tuple[os.stat_result, os.DirEntry[str]]]] = {}
+        for each in os.scandir(where):
+            groups.setdefault(each.name.rpartition(".")[0], []).append((each.stat(follow_symlinks=False), each))
+        latest = sorted(groups.values(), key=lambda group: max(state.st_mtime_ns for state, _ in group), reverse=True)
+        answers, size = 0, 0
+        for number, group in enumerate(latest):
+            answer = group[0][1].name.endswith(ANSWER)
+            answers += answer
+            size += sum(state.st_size for state, _ in group)
+            if number and (number >= MOST_LOGS or size > MOST_BYTES or (answer and answers > MOST_ANSWERS)):
+                for _, each in group:
+                    os.unlink(each.path)  # noqa: PTH108
 
 
 def _seal(data: bytes | bytearray) -> bytes:

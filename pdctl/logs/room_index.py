@@ -81,7 +81,9 @@ class RoomIndex:
             return False
         file = self._file(part)
         with contextlib.suppress(OSError), _locked(file.with_suffix(".lock")) as locked:
-            return locked and _update(file, part, progress)
+            built = locked and _update(file, part, progress)
+            log_cache.forget_oldest(file.parent)
+            return built
         return False
 
     def _file(self, part: LogPart) -> Path:

@@ -43,6 +43,9 @@ Every verb and its options, as `--help` prints them. Exit codes are the same for
 | 5 | not found: a run, an instance, a room |
 | 8 | not ready: still starting at the timeout; of `status` that something is missing, or that the run is over |
 | 130, 143 | ended by SIGINT, by SIGTERM: the signal itself |
+
+A path may be a named pipe. It is given up, with exit code 2 or 4, where no process has opened its other end after 5 s,
+or the one that has writes nothing for 30 s.
 """
 
 

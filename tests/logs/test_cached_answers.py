@@ -7,6 +7,8 @@ import pytest
 
 from pdctl.logs import log_cache, scan
 from pdctl.logs.log_cache import Fingerprint
+from pdctl.logs.part import examine
+from pdctl.logs.room_index import RoomIndex
 from pdctl.logs.scan import LineHit
 
 ANSWER = log_cache.CachedAnswer(
@@ -57,3 +59,28 @@ def test_only_the_latest_answers_are_kept(tmp_path: Path) -> None:
         os.utime(file, (number, number))
     log_cache.save_answers(files[-1], [ANSWER])
     assert {path.name for path in tmp_path.iterdir()} == {other.name, *(file.name for file in files[3:])}
+
+
+def test_tables_are_bounded_by_count_and_bytes_the_oldest_go_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_cache, "MOST_LOGS", 4)
+    logs = []
+    for number in range(6):
+        log = tmp_path / f"decode-{number}.log"
+        log.write_text("".join(f"room={10**15 + each * 7 + number}\n" for each in range(100)))
+        logs.append(examine(str(log)))
+    cache = tmp_path / "cache"
+    tables = RoomIndex({"XDG_CACHE_HOME": str(cache)}, enabled=True)
+    kept = log_cache.cache_directory(logs[0], {"XDG_CACHE_HOME": str(cache)})
+    names = [f"{part.device:x}-{part.inode:x}" for part in logs]
+    for number, part in enumerate(logs):
+        assert tables.build(part)
+        os.utime(kept / f"{names[number]}.rooms", (number, number))
+        os.utime(kept / f"{names[number]}.lock", (0, 0))  # goes with its table, not by its own age
+    assert {path.stem for path in kept.iterdir()} == set(names[2:])
+    assert len(list(kept.iterdir())) == 8
+
+    monkeypatch.setattr(log_cache, "MOST_BYTES", (kept / f"{names[5]}.rooms").stat().st_size * 2)
+    log_cache.save_answers(log_cache.answer_file(kept, "room 7"), [])
+    assert {path.stem for path in kept.iterdir() if path.suffix != ".asked"} == {names[5]}
