@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pdctl.engines import numerals
-from pdctl.engines.prefix import split
+from pdctl.engines.prefix import cut, stamp_of
 from pdctl.engines.row_matching import Speech
+from pdctl.logs import ripgrep
 from pdctl.logs.blocks import SIZE, Buffer, blocks
 from pdctl.logs.clock import Clock
 from pdctl.logs.part import open_part
@@ -23,19 +24,22 @@ from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable, Iterator, Sequence, Set
+    from collections.abc import Callable, Iterator
 
     from pdctl.engines.base import Row, Speaker
-    from pdctl.logs.part import LogPart
+    from pdctl.engines.prefix import LineParts
+    from pdctl.logs.part import LogPart, Stream
 
 RECORD = struct.Struct("<QddQI")  # room, first (inf: untimed), last (-inf: untimed), kinds (one bit each), lines
 BUCKETS = 64
-_ROOM = rb"room[=\": '\[(]{1,4}"
+_SEPARATORS = b"=\": '[("  # between the word and the number
+_ROOM = b"room[" + re.escape(_SEPARATORS) + b"]{1,4}"
 _NUMBER = rb"(\d+)"
 _BEFORE, _BEHIND = 7, 8  # bytes around a number that identify the kind of line
 _HELD = 20_000  # rooms, and cached times, held in memory
 _FLUSHED = 1 << 16  # bytes of a bucket above which it is written out
 KINDS = 63  # the last bit of a record
+LEAST_FOR_RG = 1 << 24  # bytes of a part from which on a process of rg costs less than it saves
 _STAMPED = 21  # bytes of sglang's stamp of whole seconds
 _WHOLE_SECONDS = re.compile(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d):(\d\d)[\] ]")
 UNTIMED = float("-inf")
@@ -69,7 +73,7 @@ class RoomScanResult(NamedTuple):
 
     kinds: tuple[str, ...]
     segments: tuple[tuple[int, int, int], ...]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 @contextlib.contextmanager
@@ -85,9 +89,41 @@ def uncollected() -> Iterator[None]:
 
 
 def scan_rooms(task: RoomScanTask, progress: Callable[[int], None] | None = None) -> RoomScanResult:
+    found = _scanned_with_rg(task)
+    if found is not None:
+        if progress:
+            progress(task.part.size)
+        return found
+    notes: list[str] = []
+    start, end = task.bounds
+    with contextlib.closing(open_part(task.part, start, notes.append, end)) as stream:
+        return _scanned(task, stream, progress)._replace(notes=tuple(notes))
+
+
+def _scanned_with_rg(task: RoomScanTask) -> RoomScanResult | None:
+    """None if rg cannot do it, or if its lines turn out not to be those of the part."""
+    part = task.part
+    if part.size < LEAST_FOR_RG or task.bounds != (0, part.size) or not ripgrep.able([part]):
+        return None
+    words = "|".join([f"room[{_escaped(_SEPARATORS)}]{{1,4}}", *map(_escaped, task.anchors)])
+    try:
+        lines = ripgrep.MatchingLines(part, f"(?-u)(?:{words})[0-9]")
+    except OSError:
+        return None
+    with contextlib.closing(lines):
+        found = _scanned(task, lines, None)
+    return found if lines.complete() else None
+
+
+def _escaped(text: bytes) -> str:
+    """The bytes as a regular expression of rg."""
+    return "".join(f"\\x{byte:02x}" for byte in text)
+
+
+def _scanned(task: RoomScanTask, stream: Stream, progress: Callable[[int], None] | None) -> RoomScanResult:
     with Path(task.spill).open("wb") as spill, uncollected():
         running = _RoomScan(task, spill)
-        for size in running.run():
+        for size in running.run(stream):
             if progress:
                 progress(size)
         return running.finish()
@@ -100,8 +136,6 @@ class _RoomScan:
         self._patterns = [(b"room", re.compile(_ROOM + _NUMBER))]
         self._patterns += [(each, re.compile(re.escape(each) + _NUMBER)) for each in task.anchors]
         self._sure = self._contexts()
-        self._alike = {key: rows for key, ids in self._sure.items() if (rows := self._rows_alike(ids))}
-        self._bytes_patterns: dict[str, re.Pattern[bytes]] = {}
         self._bits: dict[str, int] = {}
         self._memo: dict[bytes, int] = {}
         self._clock = Clock(task.zone, lambda: task.undated, timed=task.timed)
@@ -112,34 +146,28 @@ class _RoomScan:
         self._spill = spill
         self._buckets = [bytearray() for _ in range(BUCKETS)]
         self._segments: list[tuple[int, int, int]] = []
-        self._notes: list[str] = []
 
-    def run(self) -> Iterator[int]:
-        """Scan; yield the bytes read in each step."""
-        start, end = self._task.bounds
+    def run(self, stream: Stream) -> Iterator[int]:
+        """Scan the lines; yield the bytes read in each step."""
         buffer = Buffer(SIZE)
-        stream = open_part(self._task.part, start, self._notes.append, end)
-        try:
-            for block in blocks(stream, buffer, start):
-                for literal, pattern in self._patterns:
-                    if buffer.find(literal, block.start, block.end) >= 0:
-                        self._mentions(pattern, bytes(buffer.view[block.start : block.end]))
-                if len(self._rooms) >= _HELD:
-                    self._write_out()
-                yield block.end - block.start
-        finally:
-            stream.close()
+        for block in blocks(stream, buffer, self._task.bounds[0]):
+            for literal, pattern in self._patterns:
+                if buffer.find(literal, block.start, block.end) >= 0:
+                    self._mentions(pattern, bytes(buffer.view[block.start : block.end]))
+            if len(self._rooms) >= _HELD:
+                self._write_out()
+            yield block.end - block.start
 
     def finish(self) -> RoomScanResult:
         self._write_out()
         for bucket in range(BUCKETS):
             self._flush(bucket)
-        return RoomScanResult(tuple(self._bits), tuple(self._segments), tuple(self._notes))
+        return RoomScanResult(tuple(self._bits), tuple(self._segments))
 
     def _mentions(self, pattern: re.Pattern[bytes], text: bytes) -> None:
         """The hot loop, under a microsecond per announced number: on its fast path it calls no Python function."""
         memo, seen, rfind, times = self._memo.get, self._rooms.get, text.rfind, self._times.get
-        rooms, limited, alike = self._rooms, self._limited, self._alike
+        rooms, limited = self._rooms, self._limited
         stamp, t = b"", 0.0
         done = -1  # the last line that was read in full
         for match in pattern.finditer(text):
@@ -147,10 +175,6 @@ class _RoomScan:
             key = text[first - _BEFORE : first] + text[last : last + _BEHIND]
             kind = memo(key)
             line = rfind(b"\n", 0, first) + 1
-            if kind is None and key in alike and line != done and not limited:
-                kind = self._kind_of_alike(alike[key], text, line, first)
-                if kind is not None:
-                    done = line  # what it says further on of its room, or of others, is not about this kind
             if kind is None or limited:
                 if line != done:
                     done = line
@@ -161,7 +185,7 @@ class _RoomScan:
                 stamp = head
                 found = times(head)
                 if found is None:
-                    found = self._time(text, line, head)
+                    found = self._time(self._parts(text, line), head)
                     stamp = b""
                 t = found
             room = text[first:last]
@@ -176,20 +200,6 @@ class _RoomScan:
             record[2] += 1
             record[3] |= kind
 
-    def _kind_of_alike(self, rows: Sequence[Row], text: bytes, line: int, room: int) -> int | None:
-        """The kind of a line that begins with the words of these rows, by the first that fits; None if none does."""
-        start = text.rfind(rows[0].literal, line, room)
-        end = text.find(b"\n", room)
-        for row in rows if start >= 0 else ():
-            if self._compiled(row).match(text, start, end if end >= 0 else len(text)):
-                return 1 << self._bits.setdefault(row.id, min(len(self._bits), KINDS))
-        return None
-
-    def _compiled(self, row: Row) -> re.Pattern[bytes]:
-        if row.id not in self._bytes_patterns:
-            self._bytes_patterns[row.id] = re.compile(row.pattern.encode())
-        return self._bytes_patterns[row.id]
-
     def _note(self, room: bytes, t: float, kind: int) -> None:
         if t != UNTIMED and not self._task.since <= t <= self._task.until:
             return
@@ -200,27 +210,32 @@ class _RoomScan:
 
     def _read(self, text: bytes, line: int, key: bytes) -> None:
         """Read one line in full; its kind is cached under `key` if no other kind of line has the same key."""
-        behind = text.find(b"\n", line)
-        whole = text[line : behind if behind >= 0 else len(text)]
-        said = self._speech.match(whole)
+        parts = self._parts(text, line)
+        said = self._speech.find(parts)
         if said is None:
             return
         rooms = (said.values.get("room", ""), *map(str, numerals.wholes(said.values.get("rooms", ""))))
-        instant = self._clock.read(said.prefix.stamp) if said.prefix.stamp else None
+        head = text[line : line + _STAMPED]
+        t = self._times.get(head)
+        if t is None:
+            t = self._time(parts, head)
         kind = 1 << self._bits.setdefault(said.row.id, min(len(self._bits), KINDS))
         for room in dict.fromkeys(rooms):
             if room:
-                self._note(room.encode(), instant.t if instant else UNTIMED, kind)
+                self._note(room.encode(), t, kind)
         if self._sure.get(key) == {said.row.id}:
             self._memo[key] = kind
 
-    def _time(self, text: bytes, line: int, head: bytes) -> float:
+    def _parts(self, text: bytes, line: int) -> LineParts:
+        behind = text.find(b"\n", line)
+        return cut(text[line : behind if behind >= 0 else len(text)])
+
+    def _time(self, parts: LineParts, head: bytes) -> float:
         """The line's time, cached only if `head` is a complete stamp; one stamp of each minute is parsed in full."""
         whole = _WHOLE_SECONDS.fullmatch(head)
         minute = self._minutes.get(whole[1]) if whole is not None else None
         if whole is None or minute is None:
-            behind = text.find(b"\n", line)
-            stamp = split(text[line : behind if behind >= 0 else len(text)]).stamp
+            stamp = stamp_of(parts)
             instant = self._clock.read(stamp) if stamp else None
             t = instant.t if instant else UNTIMED
             if whole is None or instant is None:
@@ -243,20 +258,13 @@ class _RoomScan:
             if "(?P<room" not in row.pattern:
                 continue
             text = row.example.encode()
-            said = self._speech.match(text)
+            said = self._speech.find(cut(text))
             for _, pattern in self._patterns if said else ():
                 for match in pattern.finditer(text):
                     first, last = match.span(1)
                     key = text[first - _BEFORE : first] + text[last : last + _BEHIND]
                     found.setdefault(key, set()).update(alike[said.row.literal] if said else {""})
         return found
-
-    def _rows_alike(self, ids: Set[str]) -> list[Row]:
-        """Several rows that begin with the same words, in the order in which they are tried; else none."""
-        rows = [row for row in self._task.rows if row.id in ids]
-        words = {row.literal for row in rows}
-        first = [row.pattern.replace("\\", "").startswith(row.literal.decode()) for row in rows]  # escapes aside
-        return rows if len(words) == 1 and len(rows) == len(ids) > 1 and all(first) else []
 
     def _write_out(self) -> None:
         buckets, pack = self._buckets, RECORD.pack

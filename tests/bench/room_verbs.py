@@ -8,9 +8,11 @@ list      every room of large logs as TSV, as a multiple of `rg -F -c ROOM` on t
 large     one room of the large logs: what it costs more than the small question, as a multiple of rg; `again`: the
           same room once more, `remembered` answers and all
 
-The large logs are that recording over and over, each time with other rooms and request ids and a minute later. CPU
-seconds (user and system, children included), medians of interleaved rounds. Without rg on PATH `list` and `large` are
-left out.
+The large logs are that recording over and over, each time with other rooms and request ids and a minute later. Every
+command runs once a round, in turns. `cpu` is user and system time, children included; `wall` is elapsed time. A ratio
+is taken within each round, and the median of the rounds is printed, of CPU and of elapsed time. rg uses as many threads
+as there are cores and files, so its elapsed time is that of several threads: `rg -j 1` stands beside it. Without rg on
+PATH `list` and `large` are left out.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDINGS = ROOT / "tests" / "data" / "rooms"
@@ -37,13 +41,21 @@ RID = re.compile(rb"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
 STAMP = re.compile(rb"(?m)^\[?(20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d)")
 
 
-def cpu(command: list[str], env: dict[str, str]) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+class Cost(NamedTuple):
+    """Seconds of one command."""
+
+    cpu: float
+    wall: float
+
+
+def cost(command: list[str], env: dict[str, str]) -> Cost:
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
     if done.returncode not in (0, 1, 4):  # 4: the logs do not tell how the room ended
         sys.exit(f"{' '.join(command)} failed: {done.stderr.decode()}")
+    wall = time.perf_counter() - began
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Cost(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall)
 
 
 def repeated(data: bytes, at: int) -> bytes:
@@ -78,14 +90,16 @@ def _read(file: Path) -> bytes:
     return gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
 
 
-def measure(small: Path, large: Path | None, rounds: int) -> dict[str, float]:
+def measure(small: Path, large: Path | None, rounds: int) -> dict[str, list[Cost]]:
+    """What each command cost in each round."""
     truth = json.loads((small / "truth.json").read_text())
     room = int(next(iter(truth.get("rooms", truth))))
     python = [sys.executable]
-    costs: dict[str, list[float]] = {}
+    costs: dict[str, list[Cost]] = {}
     with tempfile.TemporaryDirectory() as home:
         for at in range(rounds):
             env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": f"{home}/{at}", "PDCTL_HOME": home}
+            env.pop("PYTHONDONTWRITEBYTECODE", None)  # nobody compiles pdctl at each start
             commands = {
                 "python": [*python, "-c", "pass"],
                 "small": [*python, "-m", "pdctl", "trace-room", str(room), str(small)],
@@ -93,12 +107,23 @@ def measure(small: Path, large: Path | None, rounds: int) -> dict[str, float]:
             if large is not None:
                 other = room + 40 * 1_000_003
                 trace = [*python, "-m", "pdctl", "trace-room", str(other), str(large)]
-                commands["rg"] = ["rg", "-F", "--no-config", "--no-ignore", "-c", str(other), str(large)]
+                rg = ["rg", "-F", "--no-config", "--no-ignore", "-c", str(other), str(large)]
+                commands |= {"rg": rg, "rg -j 1": [*rg, "-j", "1"]}
                 commands["list"] = [*python, "-m", "pdctl", "rooms", "-o", "tsv", str(large)]
                 commands |= {"large": trace, "again": trace}
             for name, command in commands.items():
-                costs.setdefault(name, []).append(cpu(command, env))
-    return {name: statistics.median(each) for name, each in costs.items()}
+                costs.setdefault(name, []).append(cost(command, env))
+    return costs
+
+
+def ratio(costs: dict[str, list[Cost]], name: str, of: str, less: str | None = None) -> dict[str, float]:
+    """The medians of the rounds' ratios; `less`: a command whose cost is first subtracted from that of `name`."""
+    nothing = [Cost(0.0, 0.0)] * len(costs[name])
+    rounds = list(zip(costs[name], costs[less] if less else nothing, costs[of], strict=True))
+    return {
+        "cpu": round(statistics.median((one.cpu - spared.cpu) / base.cpu for one, spared, base in rounds), 2),
+        "wall": round(statistics.median((one.wall - spared.wall) / base.wall for one, spared, base in rounds), 2),
+    }
 
 
 def main() -> None:
@@ -115,13 +140,24 @@ def main() -> None:
         for file in large.iterdir():
             file.read_bytes()  # into the page cache
     found = measure(RECORDINGS / SMALL, large, args.rounds)
-    ratios = {"small / python": found["small"] / found["python"]}
+    ratios = {"small / python": ratio(found, "small", "python")}
+    threads = {}
     if large is not None:
-        ratios["list / rg"] = found["list"] / found["rg"]
-        ratios["(large - small) / rg"] = (found["large"] - found["small"]) / found["rg"]
-        ratios["(again - small) / rg"] = (found["again"] - found["small"]) / found["rg"]
-    answer = {"ms": {name: round(each * 1000, 1) for name, each in found.items()}}
-    print(json.dumps({**answer, "ratios": {name: round(each, 2) for name, each in ratios.items()}}, indent=2))
+        allowed = len(os.sched_getaffinity(0))
+        threads = {"threads": {"rg": min(allowed, len(list(large.iterdir()))), "rg -j 1": 1}}
+        for base in ("rg", "rg -j 1"):
+            ratios[f"list / {base}"] = ratio(found, "list", base)
+            ratios[f"(large - small) / {base}"] = ratio(found, "large", base, "small")
+            ratios[f"(again - small) / {base}"] = ratio(found, "again", base, "small")
+    ms = {
+        name: {
+            "cpu": round(1000 * statistics.median(one.cpu for one in each), 1),
+            "wall": round(1000 * statistics.median(one.wall for one in each), 1),
+        }
+        for name, each in found.items()
+    }
+    load = round(os.getloadavg()[0], 1)
+    print(json.dumps({"rounds": args.rounds, "load": load, **threads, "ms": ms, "ratios": ratios}, indent=2))
 
 
 if __name__ == "__main__":
