@@ -27,11 +27,12 @@ ALLOWED = {
     "fleet": {"topology", "layout", "engines"},
     "manifests": {"topology", "layout", "engines"},
     "catalogue": set(),
+    "replica": set(),
     "layout": {"topology", "engines"},
     "topology": {"engines"},
     "engines": set(),
-    "router": {"layout", "engines"},
-    "engine": {"layout", "engines"},
+    "router": {"replica", "layout", "engines"},
+    "engine": {"replica", "layout", "engines"},
     "checkpoints": {"engine"},
 }  # fmt: skip
 GROUND = {
