@@ -140,6 +140,7 @@ class Sign(str, Enum):
     DECODE_TIMES = "decode-times", "`times`"
     GAVE_UP_UNMET = "gave-up-unmet", "a decode, before any page list went out"
     GAVE_UP_WAITING = "gave-up-waiting", "a decode, by its time limit, which the line does not tell"
+    GAVE_UP_WITHOUT_PAGES = "gave-up-without-pages", "a decode, which had no pages or slot for the room until then"
     ABORT_SENDS = "abort-sends", "to the rank at `addr`"
     ABORT_ARRIVES = "abort-arrives", "at the prefill"
     ABORT_TALK = "abort-talk", "between the two sides, after one of them had given the room up"

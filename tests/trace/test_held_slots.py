@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.trace import pasted
 
 if TYPE_CHECKING:
@@ -107,3 +109,34 @@ def test_a_request_with_a_bad_bootstrap_host_is_its_senders_fault_alone(tmp_path
     cause = traced(tmp_path, BAD).cause
     assert cause is not None
     assert (cause.code, cause.side) == ("PD205", "")
+
+
+@pytest.mark.parametrize("said", [(), (f"{at(20)} {NO_SLOT}",)], ids=["full", "held"])
+def test_a_room_that_its_decode_gave_up_for_want_of_pages_is_told_so(tmp_path: Path, said: tuple[str, ...]) -> None:
+    """The prefill, whose time limit is longer, only hears of it."""
+    why = (
+        f"Request {WAITING} timed out after 15.0s in KVPoll.WaitingForInput (limit 15.0s): no pages or slot on this "
+        "decode: 0 of 64 pages are free, 4 of 4 slots taken, 0 rooms come before it"
+    )
+    failed = f"with exception KVTransferError(bootstrap_room={WAITING}): "
+    decode = [
+        asked(17, WAITING, "d515"),
+        step(17, WAITING, "d515", "prealloc bootstrap_addr=127.0.0.1:8998"),
+        *said,
+        f"{at(32)} room={WAITING} receiver failed rid='d515' code=waiting_timeout: {why}",
+        f"{at(32)} Decode handshake failed for request rank=0 decode_req.req.rid='d515' "
+        f"decode_req.req.bootstrap_room={WAITING} {failed}{why}",
+    ]
+    heard = "Aborted by decode-side abort notification."
+    prefill = [
+        asked(17, WAITING, "p515"),
+        step(17, WAITING, "p515", "bootstrap input_len=2"),
+        f"{at(32)} room={WAITING} sender failed rid='p515' code=aborted: {heard}",
+        f"{at(32)} Prefill bootstrap failed for request rank=0 req.rid='p515' req.bootstrap_room={WAITING} "
+        f"{failed}{heard}",
+    ]
+    given = {"prefill-0": engine("prefill", 30000, 8998, *prefill), "decode-0": engine("decode", 30002, 8998, *decode)}
+    cause = pasted.room(tmp_path, WAITING, **given).cause
+    assert cause is not None
+    assert (cause.code, cause.side, cause.instance) == ("PD501", "decode", "decode-0")
+    assert ("room=403" if said else "4 of 4 slots taken") in cause.why

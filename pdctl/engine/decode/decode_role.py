@@ -1,6 +1,7 @@
 """The decode role: prealloc queue → transfer queue → running batch (sglang 0.5.23 srt/disaggregation/decode.py).
 
-prealloc   the handshake is under way, or there is no memory yet; once both are there pages are reserved and announced
+prealloc   the handshake is under way, or there is no memory yet; once both are there pages are reserved and announced.
+           A room that has had no pages or slot for the waiting time-out fails: its prefill has given it up by then
 transfer   the prefill writes into our pages; the last message carries the metadata row with the first token
 running    continuous batching; the prompt is never computed again
 draining   the room failed after we announced pages: they stay quarantined until the prefill has stopped, or 30 s
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engine.ipc.messages import Drained, Tokens, steady_time
 from pdctl.engine.kv_link.kv_frames import ContextCorruptionError, MetadataRow, believed_row
-from pdctl.engine.kv_link.room_state import Failure, FakeReceiver, KVPoll, http_status
+from pdctl.engine.kv_link.room_state import Failure, FakeReceiver, KVPoll, http_status, timed_out
 from pdctl.engine.scheduler.resources import log_failed, log_finished, log_step
 from pdctl.engine.scheduler.role import DRAINING, RequestPlace, SchedulerRole, shared_failure
 
@@ -41,6 +42,7 @@ class DecodeRole(SchedulerRole):
         super().__init__(resources)
         self._manager = manager
         self._drain_grace = manager.config.drain_grace
+        self._waiting_timeout = manager.config.waiting_timeout
         args = resources.args
         # Where a request without a port is sent. Outside a rehearsal it is refused long before it gets here.
         self._default_port = args.disaggregation_bootstrap_port if args.rehearsal.null_port_fallback else 0
@@ -80,10 +82,25 @@ class DecodeRole(SchedulerRole):
                 req.times.ready = req.times.ready or steady_time()
                 blocked = blocked or not self._reserve(req)
                 if blocked:
+                    self._abort_overdue(req, before=len(left))
                     left.append(req)
                 else:
                     self._announce(req)
         self.prealloc = left
+
+    def _abort_overdue(self, req: Req, before: int) -> None:
+        """Fail a room that has waited too long behind `before` others; the ranks agree on that in a later turn."""
+        waited, limit = steady_time() - req.times.ready, self._waiting_timeout
+        if waited < limit:
+            return
+        resources = self.resources
+        missing = (
+            f"no pages or slot on this decode: {resources.available_pages} of {resources.num_pages} pages are free, "
+            f"{len(self.running) + len(self.transfer)} of {resources.args.max_running_requests} slots taken, "
+            f"{before} rooms come before it"
+        )
+        failure = timed_out(req.room, waited, limit, KVPoll.WAITING_FOR_INPUT, missing)
+        _receiver(req).abort(failure.message, failure.code)
 
     def _reserve(self, req: Req) -> bool:
         resources = self.resources

@@ -159,6 +159,16 @@ ROWS = (
         proves=(Sign.GAVE_UP_UNMET,),
     ),
     Row(
+        "receiver-without-pages", ENGINE, Level.INFO, "decode", b" receiver failed rid=",
+        _ROOM + r"receiver failed " + _RID + r" code=(?P<code>waiting_timeout): "
+        r"(?P<reason>.*: no pages or slot on this decode: .*)",
+        "[2026-11-23 22:38:17.500] room=3931829090235125 receiver failed rid='74ad9ff27b00454c94b557ddc4eed3f7' "
+        "code=waiting_timeout: Request 3931829090235125 timed out after 300.0s in KVPoll.WaitingForInput (limit 300.0s)"
+        ": no pages or slot on this decode: 0 of 64 pages are free, 3 of 8 slots taken, 0 rooms come before it",
+        phase=Phase.FAILED,
+        proves=(Sign.GAVE_UP_WITHOUT_PAGES,),
+    ),
+    Row(
         "receiver-failed", ENGINE, Level.INFO, "decode", b" receiver failed rid=",
         _ROOM + r"receiver failed " + _RID + r" code=(?P<code>\S*): (?P<reason>.*)",
         "[2026-11-21 19:44:33] room=3931829090235125 receiver failed rid='74ad9ff27b00454c94b557ddc4eed3f7' "

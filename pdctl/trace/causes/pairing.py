@@ -94,6 +94,9 @@ LESS = "start the router with --max-concurrent-requests N, or add decode instanc
 
 def full(case: Case) -> CauseFinding | None:
     """The decode had the room in its prealloc queue and no pages to give."""
+    starved = next((one for one in case.room_events.by("decode") if one.proves(Sign.GAVE_UP_WITHOUT_PAGES)), None)
+    if starved is not None:
+        return _without_slot(case, starved.instance, starved) or _starved(starved)
     failed = next((event for event in case.room_events.by("prefill") if _bootstrapping(event)), None)
     decode, span = case.decode, case.room_events.span
     if failed is None or decode is None or span is None:
@@ -115,12 +118,25 @@ def full(case: Case) -> CauseFinding | None:
     fills = {"short": f"{queued} rooms wait for KV pages or slots of {decode.name}"}
     proofs = (
         Proof(f"{queued} rooms wait for pages on {decode.name}", held[-1]),
-        Proof("no page list came until the prefill gave up", failed),
+        _in_vain(failed),
         *(Proof("this room is one of them", event) for event in mine[:1]),
     )
     why = f"{decode.name} had no pages or slots to give, so it never sent its page list"
     fix = LESS
     return CauseFinding("PD501", "decode", why, proofs, decode.name, fills, fix)
+
+
+def _starved(failed: Event) -> CauseFinding:
+    """The decode gave the room up itself."""
+    name, reason = failed.instance, failed.values["reason"]
+    fills = {"short": f"{name} had no pages or slot for the room until its time-out"}
+    return CauseFinding("PD501", "decode", reason, (_in_vain(failed),), name, fills, LESS)
+
+
+def _in_vain(failed: Event) -> Proof:
+    if failed.role == "decode":
+        return Proof("no pages or slot came free until the decode gave up", failed)
+    return Proof("no page list came until the prefill gave up", failed)
 
 
 def _without_slot(case: Case, name: str, failed: Event) -> CauseFinding | None:
@@ -136,7 +152,7 @@ def _without_slot(case: Case, name: str, failed: Event) -> CauseFinding | None:
     held = f"{line.values['held']} slots of {name} are held by rooms whose KV cache does not come"
     proofs = (
         Proof(held, line),
-        Proof("no page list came until the prefill gave up", failed),
+        _in_vain(failed),
         Proof("this room waited for a slot", mine[0]),
     )
     why = f"{name} had no slot to give, so it never sent its page list: {line.text.strip()[:240]}"
@@ -157,7 +173,7 @@ def _queued(case: Case, failed: Event) -> CauseFinding | None:
         }  # fmt: skip
         proofs = (
             Proof(f"the room stood in {name}'s prealloc queue for {seconds:.0f} s", event),
-            Proof("no page list came until the prefill gave up", failed),
+            _in_vain(failed),
         )
         why = f"{name} had no pages or slots to give until the prefill had given up"
         fix = LESS
@@ -209,8 +225,7 @@ def unannounced(case: Case) -> CauseFinding | None:
     decode = case.decode.name if case.decode else "the decode"
     fills = {"prefill": name, "decode": decode, "observed": f"{seconds_waited(failed):g} s in KVPoll.Bootstrapping"}
     why = f"{name} had the request and waited for a page list that never came"
-    proof = Proof("no page list came until the prefill gave up", failed)
-    return CauseFinding("PD702", "decode", why, (proof,), name, fills)
+    return CauseFinding("PD702", "decode", why, (_in_vain(failed),), name, fills)
 
 
 def _bootstrapping(failed: Event) -> bool:
