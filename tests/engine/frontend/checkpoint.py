@@ -1,4 +1,4 @@
-"""A checkpoint without tensors: what the HTTP process reads of one. Every byte is a token."""
+"""A checkpoint without tensors: what the HTTP process reads of one. Its tokens are those of byte_tokens.py."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from pdctl.engine.frontend.tokenizer import BYTE_OF
+from tests.engine.frontend.byte_tokens import CONTEXT, FIRST_BYTE
 
 BEGIN, END, USER = "<|begin|>", "<|end|>", "<|user|>"
-FIRST_BYTE = 3  # ids 0 to 2 are the special tokens
-CONTEXT = 512
 VOCAB = 300  # wider than the tokenizer, as real checkpoints are
 NO_TENSORS = b"{}"
 TEMPLATE = (
@@ -21,14 +20,6 @@ TEMPLATE = (
     "{{ '<|user|>' if message.role == 'user' else '' }}{{ message['content'] }}"
     "{% endfor %}"
 )
-
-
-def ids_of(text: str) -> list[int]:
-    return [FIRST_BYTE + byte for byte in text.encode()]
-
-
-def text_of(ids: list[int]) -> str:
-    return bytes(token - FIRST_BYTE for token in ids if FIRST_BYTE <= token < FIRST_BYTE + 256).decode(errors="replace")
 
 
 def tokenizer() -> Tokenizer:

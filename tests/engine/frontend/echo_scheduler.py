@@ -49,7 +49,7 @@ from pdctl.engine.ipc.messages import (
     reply_codec,
     request_codec,
 )
-from tests.engine.frontend.checkpoint import CONTEXT, text_of
+from tests.engine.frontend.byte_tokens import CONTEXT, text_of
 
 END_OF_TEXT = 1
 SILENT = (["mute"], ["last"])

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.cases import for_each
-from tests.engine.frontend.checkpoint import ids_of
+from tests.engine.frontend.byte_tokens import ids_of
 from tests.engine.frontend.conftest import Engine, events
 
 SLOW = {"sampling_seed": 5}  # milliseconds a token takes in the echo rank

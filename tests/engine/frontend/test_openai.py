@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.engine.frontend.checkpoint import ids_of
+from tests.engine.frontend.byte_tokens import ids_of
 from tests.engine.frontend.conftest import Engine, events
 
 if TYPE_CHECKING:

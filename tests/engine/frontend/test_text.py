@@ -17,7 +17,7 @@ from pdctl.errors import PdctlError
 from pdctl.package_data import location
 from tests.cases import for_each
 from tests.engine.frontend import checkpoint
-from tests.engine.frontend.checkpoint import ids_of
+from tests.engine.frontend.byte_tokens import ids_of
 
 
 @pytest.fixture(scope="module")
