@@ -36,7 +36,7 @@ ENGINE_PARTS = (
     "tokenizers",
     "numpy",
     "jinja2",
-    "fastapi",
+    "starlette",
     "uvicorn",
     "orjson",
 )
