@@ -192,10 +192,11 @@ def split(raw: bytes) -> Prefix:
 
 def cut(raw: bytes) -> LineParts:
     """The cheap half of `split`. Small logs are read several times, for several reasons, so lines are remembered."""
-    return _remembered(raw) if len(raw) <= _SHORT else _cut(raw)
+    return _remembered(raw) if len(raw) <= _SHORT else cut_once(raw)
 
 
-def _cut(raw: bytes) -> LineParts:
+def cut_once(raw: bytes) -> LineParts:
+    """As `cut`, for a line that is not read again: remembering it costs as much as cutting it."""
     line = raw.rstrip(b"\r\n")
     if b"\x1b" in line:
         line = COLOUR.sub(b"", line)
@@ -222,7 +223,7 @@ def _cut(raw: bytes) -> LineParts:
 
 
 _SHORT = 1024  # bytes of a line that is remembered
-_remembered = lru_cache(maxsize=4096)(_cut)
+_remembered = lru_cache(maxsize=4096)(cut_once)
 
 
 def _behind(line: bytes, layout: re.Match[bytes] | None, outer: re.Match[bytes] | None) -> LineParts:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pdctl.engines import numerals
-from pdctl.engines.prefix import cut, stamp_of
+from pdctl.engines.prefix import cut, cut_once, stamp_of
 from pdctl.engines.row_matching import Speech
 from pdctl.logs import ripgrep
 from pdctl.logs.blocks import SIZE, Buffer, blocks
@@ -185,7 +185,7 @@ class _RoomScan:
                 stamp = head
                 found = times(head)
                 if found is None:
-                    found = self._time(self._parts(text, line), head)
+                    found = self._time(text, line, head)
                     stamp = b""
                 t = found
             room = text[first:last]
@@ -210,32 +210,31 @@ class _RoomScan:
 
     def _read(self, text: bytes, line: int, key: bytes) -> None:
         """Read one line in full; its kind is cached under `key` if no other kind of line has the same key."""
-        parts = self._parts(text, line)
+        parts = _parts(text, line)
         said = self._speech.find(parts)
         if said is None:
             return
-        rooms = (said.values.get("room", ""), *map(str, numerals.wholes(said.values.get("rooms", ""))))
+        name, values = said.row.id, said.values
+        kind = 1 << self._bits.setdefault(name, min(len(self._bits), KINDS))
         head = text[line : line + _STAMPED]
         t = self._times.get(head)
         if t is None:
-            t = self._time(parts, head)
-        kind = 1 << self._bits.setdefault(said.row.id, min(len(self._bits), KINDS))
-        for room in dict.fromkeys(rooms):
-            if room:
-                self._note(room.encode(), t, kind)
-        if self._sure.get(key) == {said.row.id}:
+            t = self._time(text, line, head)
+        room = values.get("room")
+        if room:
+            self._note(room.encode(), t, kind)
+        for number in dict.fromkeys(numerals.wholes(values["rooms"])) if "rooms" in values else ():
+            if str(number) != room:
+                self._note(b"%d" % number, t, kind)
+        if self._sure.get(key) == name:
             self._memo[key] = kind
 
-    def _parts(self, text: bytes, line: int) -> LineParts:
-        behind = text.find(b"\n", line)
-        return cut(text[line : behind if behind >= 0 else len(text)])
-
-    def _time(self, parts: LineParts, head: bytes) -> float:
+    def _time(self, text: bytes, line: int, head: bytes) -> float:
         """The line's time, cached only if `head` is a complete stamp; one stamp of each minute is parsed in full."""
         whole = _WHOLE_SECONDS.fullmatch(head)
         minute = self._minutes.get(whole[1]) if whole is not None else None
         if whole is None or minute is None:
-            stamp = stamp_of(parts)
+            stamp = stamp_of(_parts(text, line))
             instant = self._clock.read(stamp) if stamp else None
             t = instant.t if instant else UNTIMED
             if whole is None or instant is None:
@@ -247,8 +246,8 @@ class _RoomScan:
         self._times[head] = t
         return t
 
-    def _contexts(self) -> dict[bytes, set[str]]:
-        """Row ids by the bytes around the room in their examples; several if only the rest of a line tells."""
+    def _contexts(self) -> dict[bytes, str]:
+        """Row ids by the bytes around the room in their examples; none where only the rest of the line tells."""
         found: dict[bytes, set[str]] = {}
         alike: dict[bytes, set[str]] = {}  # by shared literal: a request that finished, or was cut short
         written = [row for row in self._task.rows if not self._task.role or row.role in ("", self._task.role)]
@@ -264,7 +263,7 @@ class _RoomScan:
                     first, last = match.span(1)
                     key = text[first - _BEFORE : first] + text[last : last + _BEHIND]
                     found.setdefault(key, set()).update(alike[said.row.literal] if said else {""})
-        return found
+        return {key: name for key, (name, *others) in found.items() if not others}
 
     def _write_out(self) -> None:
         buckets, pack = self._buckets, RECORD.pack
@@ -283,3 +282,8 @@ class _RoomScan:
             self._segments.append((bucket, self._spill.tell(), len(data)))
             self._spill.write(data)
             self._buckets[bucket] = bytearray()
+
+
+def _parts(text: bytes, line: int) -> LineParts:
+    behind = text.find(b"\n", line)
+    return cut_once(text[line : behind if behind >= 0 else len(text)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pdctl.named_tuple import NamedTuple
@@ -66,9 +67,13 @@ class Tracer:
         self.deployment = ObservedDeployment.of(library)
         self.mixed = mixed_logs(library)
         self._whole: Surroundings | None = None
-        routers = [log for log in library.logs if library.identity(log).role == "router"]
-        self._begins = {log.instance: first_stamp(library, log) for log in routers}
-        self._incomplete = frozenset(log.instance for log in routers if library.has_incomplete_lines(log))
+        self._routers = tuple(log for log in library.logs if library.identity(log).role == "router")
+        self._begins = {log.instance: first_stamp(library, log) for log in self._routers}
+
+    @cached_property
+    def _incomplete(self) -> frozenset[str]:
+        """Routers whose logs have truncated lines; asked for by no list of the rooms of large logs."""
+        return frozenset(log.instance for log in self._routers if self.library.has_incomplete_lines(log))
 
     def trace(self, room: int) -> Room:
         """What the logs tell about `room`. If no line names it, it has no events, and nothing about it is known."""
