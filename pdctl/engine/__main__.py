@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pdctl.engine")
 
-EXTRA = ("torch", "zmq", "msgspec", "tokenizers", "starlette", "uvicorn", "orjson", "jinja2", "prometheus_client")
+EXTRA = ("torch", "zmq", "msgspec", "tokenizers", "fastapi", "uvicorn", "orjson", "jinja2", "prometheus_client")
 BACKLOG = 2048
 LEAST_FILES = 256  # an idle rank has some 60 descriptors open, and libraries fail without a word where one is missing
 RESOLVE = 1.0  # seconds between questions for a name that nobody knows yet

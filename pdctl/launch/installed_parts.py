@@ -36,7 +36,7 @@ ENGINE_PARTS = (
     "tokenizers",
     "numpy",
     "jinja2",
-    "starlette",
+    "fastapi",
     "uvicorn",
     "orjson",
 )

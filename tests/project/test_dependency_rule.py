@@ -45,7 +45,7 @@ HEAVY = {
     "nixl",
     "nixl_cu12",
     "nixl_cu13",
-    "starlette",
+    "fastapi",
     "uvicorn",
     "pydantic",
     "zmq",

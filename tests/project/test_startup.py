@@ -10,18 +10,7 @@ import pytest
 
 from tests.cases import for_each
 
-FORBIDDEN = {
-    "torch",
-    "nixl",
-    "nixl_cu12",
-    "starlette",
-    "uvicorn",
-    "pydantic",
-    "numpy",
-    "zmq",
-    "msgspec",
-    "transformers",
-}
+FORBIDDEN = {"torch", "nixl", "nixl_cu12", "fastapi", "uvicorn", "pydantic", "numpy", "zmq", "msgspec", "transformers"}
 PROBE = """
 import json, sys
 sys.argv = ["pdctl", *json.loads(sys.argv[1])]

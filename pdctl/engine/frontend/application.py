@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from starlette.applications import Starlette
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.routing import Route
 
 from pdctl.engine.frontend import generate, instance_routes, openai, responses
 from pdctl.engine.frontend.request_bodies import HttpRefusal
@@ -25,27 +25,7 @@ log = logging.getLogger("pdctl.engine")
 MAX_SIGNED = 64 << 10  # bytes of a body that is read for its signature: signed requests are small
 NAMES = (b"authorization", SIGNATURE.encode())
 
-GET, POST = {"GET"}, {"POST"}
-ROUTES = (
-    ("/generate", {"POST", "PUT"}, generate.generate),
-    ("/v1/chat/completions", POST, openai.chat_completions),
-    ("/v1/completions", POST, openai.completions),
-    ("/ready", GET, instance_routes.ready),
-    ("/health", GET, instance_routes.health),
-    ("/health_generate", GET, instance_routes.health),
-    ("/server_info", GET, instance_routes.server_info),
-    ("/get_server_info", GET, instance_routes.server_info),
-    ("/model_info", GET, instance_routes.model_info),
-    ("/get_model_info", GET, instance_routes.model_info),
-    ("/v1/models", GET, instance_routes.models),
-    ("/v1/models/{name:path}", GET, instance_routes.model),
-    ("/v1/loads", GET, instance_routes.v1_loads),
-    ("/debug/rooms", GET, instance_routes.debug_rooms),
-    ("/metrics", GET, instance_routes.metrics),
-    ("/abort_request", POST, instance_routes.abort_request),
-    ("/flush_cache", GET | POST, instance_routes.flush_cache),
-    ("/pd_role_switch", POST, instance_routes.pd_role_switch),
-)
+
 LEVELS = {
     # sglang leaves health and metrics open
     **dict.fromkeys(("/health", "/health_generate", "/ready", "/metrics"), AccessLevel.OPEN),
@@ -55,13 +35,12 @@ LEVELS = {
 
 
 def build(instance: EngineInstance, keys: Keys) -> ASGIApp:
-    app = Starlette(exception_handlers=HANDLERS)
+    app = FastAPI(title="pdctl engine", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.instance = instance
-    app.router.redirect_slashes = False
-    for path, methods, endpoint in ROUTES:
-        route = Route(path, endpoint)
-        route.methods = methods  # a Route would add HEAD to GET, which sglang answers with 405
-        app.router.routes.append(route)
+    for module in (generate, openai, instance_routes):
+        app.include_router(module.router)
+    for kind, handler in HANDLERS.items():
+        app.add_exception_handler(kind, handler)
     return Guard(app, Gate(keys))
 
 
@@ -137,6 +116,12 @@ async def _routing(request: Request, problem: Exception) -> Response:
     return responses.error(HttpRefusal(problem.status_code, said))
 
 
+async def _query(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, RequestValidationError)
+    first = problem.errors()[0]
+    return responses.error(HttpRefusal(400, f"{'.'.join(map(str, first['loc']))}: {first['msg']}"))
+
+
 async def _left(request: Request, problem: Exception) -> Response:
     return Response(status_code=499)
 
@@ -151,6 +136,7 @@ async def _bug(request: Request, problem: Exception) -> Response:
 HANDLERS = {
     HttpRefusal: _refused,
     HTTPException: _routing,
+    RequestValidationError: _query,
     ClientDisconnect: _left,
     Exception: _bug,
 }

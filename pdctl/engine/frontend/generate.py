@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fastapi import APIRouter, Request, Response
+
 from pdctl.engine.frontend.body_reader import check_supported, read_body
 from pdctl.engine.frontend.intake import MAX_TOP_LOGPROBS
 from pdctl.engine.frontend.request_bodies import (
@@ -22,16 +24,15 @@ from pdctl.engine.ipc.messages import steady_time
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from starlette.requests import Request
-    from starlette.responses import Response
-
     from pdctl.engine.frontend.request_state import Pending, RequestGroup
     from pdctl.engine.frontend.responses import EngineInstance
     from pdctl.engine.ipc.messages import Meta
 
+router = APIRouter()
 T = TypeVar("T")
 
 
+@router.api_route("/generate", methods=["POST", "PUT"])
 async def generate(request: Request) -> Response:
     instance = instance_of(request)
     instance.manager.admit()

@@ -11,7 +11,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from starlette.responses import PlainTextResponse, Response
+from fastapi import APIRouter, Request, Response
+from starlette.responses import PlainTextResponse
 
 from pdctl import __version__
 from pdctl.engine.drill import fault_points
@@ -26,14 +27,13 @@ from pdctl.http_auth import masked
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from starlette.requests import Request
-
     from pdctl.engine.frontend.responses import EngineInstance
     from pdctl.engine.ipc.messages import SchedulerReport, Switched
 
 
 log = logging.getLogger("pdctl.engine")
 
+router = APIRouter()
 HEALTH_WITHIN = 20.0  # seconds, sglang's HEALTH_CHECK_TIMEOUT
 REPORT_WITHIN = 5.0
 SCRAPE_WITHIN = 1.0
@@ -63,6 +63,7 @@ ASK_WITHIN = 10.0  # seconds for every DP group to say whether it could switch
 TURN_WITHIN = 90.0  # seconds for every DP group to switch: a registration may take 60
 
 
+@router.get("/ready")
 async def ready(request: Request) -> Response:
     """Answer 200 or 503, with how many ranks have taken each step of the start."""
     instance = instance_of(request)
@@ -74,6 +75,8 @@ async def ready(request: Request) -> Response:
     return responses.json(content, 200 if status is EngineStatus.UP else 503)
 
 
+@router.get("/health")
+@router.get("/health_generate")
 async def health(request: Request) -> Response:
     """Both run a real one-token request, as in sglang; through the fake KV path, so the other role is not tested."""
     manager = instance_of(request).manager
@@ -83,6 +86,8 @@ async def health(request: Request) -> Response:
     return Response(status_code=200)
 
 
+@router.get("/server_info")
+@router.get("/get_server_info")
 async def server_info(request: Request) -> Response:
     """Resolved arguments, scheduler facts, and an internal state for each DP replica; keys and types are sglang's."""
     instance = instance_of(request)
@@ -137,21 +142,13 @@ def _arguments(instance: EngineInstance) -> dict[str, Any]:
     }
 
 
-def _number(request: Request, name: str) -> int | None:
-    """Return a number of the query; None if it is not given."""
-    text = request.query_params.get(name)
-    try:
-        return None if text is None else int(text)
-    except ValueError:
-        said = "Input should be a valid integer, unable to parse string as an integer"
-        raise HttpRefusal(400, f"query.{name}: {said}") from None
-
-
 def _require_started(instance: EngineInstance) -> None:
     if instance.manager.status in (EngineStatus.STARTING, EngineStatus.DEAD):
         instance.manager.admit()
 
 
+@router.get("/model_info")
+@router.get("/get_model_info")
 async def model_info(request: Request) -> Response:
     instance = instance_of(request)
     args, checkpoint = instance.args, instance.checkpoint
@@ -175,12 +172,14 @@ async def model_info(request: Request) -> Response:
     )
 
 
+@router.get("/v1/models")
 async def models(request: Request) -> Response:
     return responses.json({"object": "list", "data": [_card(instance_of(request))]})
 
 
-async def model(request: Request) -> Response:
-    instance, name = instance_of(request), request.path_params["name"]
+@router.get("/v1/models/{name:path}")
+async def model(request: Request, name: str) -> Response:
+    instance = instance_of(request)
     if name != instance.args.name:
         raise HttpRefusal(404, f"The model {name!r} does not exist; this instance serves {instance.args.name!r}.")
     return responses.json(_card(instance))
@@ -199,28 +198,29 @@ def _card(instance: EngineInstance) -> dict[str, Any]:
     }
 
 
-async def v1_loads(request: Request) -> Response:
+@router.get("/v1/loads")
+async def v1_loads(request: Request, dp_rank: int | None = None, include: str = "", format: str = "json") -> Response:
     """`format=prometheus` is refused: /metrics carries the same numbers under sglang's metric names."""
-    instance, asked = instance_of(request), request.query_params
-    dp_rank, answer = _number(request, "dp_rank"), asked.get("format", "json")
+    instance = instance_of(request)
     _require_started(instance)
-    if answer != "json":
-        raise HttpRefusal(400, f"format={answer!r}: this route answers JSON; read /metrics for Prometheus text.")
+    if format != "json":
+        raise HttpRefusal(400, f"format={format!r}: this route answers JSON; read /metrics for Prometheus text.")
     reports = await instance.manager.questions.reports(REPORT_WITHIN)
     if dp_rank is not None:
         reports = [report for report in reports if report.dp_rank == dp_rank]
         if not reports:
             raise HttpRefusal(400, f"dp_rank={dp_rank} out of range [0, {instance.args.dp_ranks})")
-    sections = frozenset(name.strip() for name in asked.get("include", "").split(",") if name.strip())
+    sections = frozenset(name.strip() for name in include.split(",") if name.strip())
     return responses.json(loads(instance, reports, sections))
 
 
-async def debug_rooms(request: Request) -> Response:
+@router.get("/debug/rooms")
+async def debug_rooms(request: Request, room: int | None = None) -> Response:
     """Every request that has not ended: its room, the queue it is in, its age, and what it waits for.
 
     Whoever knows a rid may abort its request, so that only an admin is shown one.
     """
-    instance, room = instance_of(request), _number(request, "room")
+    instance = instance_of(request)
     _require_started(instance)
     groups = await instance.manager.questions.rooms(REPORT_WITHIN)
     rows = [{"dp_rank": group.dp_rank, **msgspec.to_builtins(live)} for group in groups for live in group.rooms]
@@ -231,6 +231,7 @@ async def debug_rooms(request: Request) -> Response:
     return responses.json({"role": instance.now.role, "count": len(rows), "rooms": rows})
 
 
+@router.get("/metrics")
 async def metrics(request: Request) -> Response:
     """Never wait long for a rank: a scrape must be answered even if the scheduler is stuck."""
     instance = instance_of(request)
@@ -288,6 +289,7 @@ def _gib(size: object) -> float:
     return round(size / GIB, 3) if isinstance(size, int | float) else 0.0
 
 
+@router.post("/abort_request")
 async def abort_request(request: Request) -> Response:
     """Abort by rid prefix, as sglang does. Answer 200 even if nothing matched: the request may just have ended.
 
@@ -302,6 +304,7 @@ async def abort_request(request: Request) -> Response:
     return Response(status_code=200)
 
 
+@router.api_route("/flush_cache", methods=["GET", "POST"])
 async def flush_cache(request: Request) -> Response:
     """Answer 400 while requests run, with their number."""
     instance = instance_of(request)
@@ -316,6 +319,7 @@ async def flush_cache(request: Request) -> Response:
     )
 
 
+@router.post("/pd_role_switch")
 async def pd_role_switch(request: Request) -> Response:
     """Turn a prefill into a decode, or the reverse; answer 400 with the reason and the state it is left in."""
     instance = instance_of(request)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from fastapi import APIRouter, Request, Response
 
 from pdctl.engine.frontend.body_reader import read_body
 from pdctl.engine.frontend.intake import MAX_TOP_LOGPROBS
@@ -26,14 +27,12 @@ from pdctl.engine.frontend.responses import event, finish_reason, instance_of, r
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from starlette.requests import Request
-    from starlette.responses import Response
-
     from pdctl.engine.frontend.request_bodies import OpenAIBody
     from pdctl.engine.frontend.request_state import Pending, RequestGroup
     from pdctl.engine.frontend.responses import EngineInstance
     from pdctl.engine.frontend.tokenizer import SamplingDefaults, Tokenizer
 
+router = APIRouter()
 MANY = 256  # messages and parts of messages above which the prompt is rendered on a thread
 OPEN = {"finish_reason": None, "matched_stop": None}
 TEXT_FORMATS = (None, "text")
@@ -91,6 +90,7 @@ class OpenAIShape:
             yield event(self.answer([]))
 
 
+@router.post("/v1/chat/completions")
 async def chat_completions(request: Request) -> Response:
     instance = instance_of(request)
     instance.manager.admit()
@@ -202,6 +202,7 @@ def _chat_logprobs(member: Pending, tokenizer: Tokenizer, span: slice) -> dict[s
     }
 
 
+@router.post("/v1/completions")
 async def completions(request: Request) -> Response:
     instance = instance_of(request)
     instance.manager.admit()
