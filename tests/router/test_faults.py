@@ -253,12 +253,13 @@ def test_a_retry_waits_for_the_abort_of_the_same_rid() -> None:
     asyncio.run(scenario())
 
 
-def test_a_breaker_opens_for_its_pair_alone_and_closes_after_a_good_trial() -> None:
-    async def breakers(made: Fleet) -> dict[str, str]:
-        return {pair["prefill"]: pair["breaker"] for pair in (await made.get("/workers"))["pairs"]}
+async def breakers(made: Fleet) -> dict[str, str]:
+    return {pair["prefill"]: pair["breaker"] for pair in (await made.get("/workers"))["pairs"]}
 
+
+def test_a_breaker_opens_for_its_pair_alone() -> None:
     async def scenario() -> None:
-        async with fleet(2, 1, cb_failure_threshold=2, cb_timeout=0.2) as made:
+        async with fleet(2, 1, cb_failure_threshold=2, cb_timeout=600.0) as made:
             bad, good = made.prefills
             bad.usual = status(500)
             for _ in range(4):
@@ -267,12 +268,26 @@ def test_a_breaker_opens_for_its_pair_alone_and_closes_after_a_good_trial() -> N
             seen = len(bad.generations)
             assert {(await made.generate()).pair[0] for _ in range(4)} == {good.url}
             assert len(bad.generations) == seen
-            bad.usual = fine
+
+    asyncio.run(scenario())
+
+
+def test_a_breaker_closes_after_a_good_trial() -> None:
+    async def scenario() -> None:
+        async with fleet(2, 1, cb_failure_threshold=2, cb_timeout=0.05) as made:
+            bad, _ = made.prefills
+            bad.usual = status(500)
+
+            async def opened() -> bool:
+                await made.generate()
+                return (await breakers(made))[bad.url] != "closed"
 
             async def closed() -> bool:
                 await made.generate()
                 return (await breakers(made))[bad.url] == "closed"
 
+            await until(opened, "the breaker to open")
+            bad.usual = fine
             await until(closed, "the breaker to close")
 
     asyncio.run(scenario())

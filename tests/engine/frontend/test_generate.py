@@ -75,7 +75,8 @@ def test_a_stream_grows_and_never_shows_half_a_character(unified: Engine) -> Non
     texts = [part["text"] for part in parts]
     assert texts[-1] == "a€🙂b"
     assert all(later.startswith(earlier) for earlier, later in pairwise(texts))
-    assert set(texts) <= {"a", "a€", "a€🙂", "a€🙂b"}
+    # On a busy machine one part holds several tokens; one that ends within a character brings none of its text.
+    assert set(texts) <= {"", "a", "a€", "a€🙂", "a€🙂b"}
     assert len(set(texts)) > 1
     assert parts[-1]["meta_info"]["finish_reason"]["type"] == "stop"
     assert all(part["meta_info"]["finish_reason"] is None for part in parts[:-1])
