@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from pdctl.errors import UsageError
+from pdctl.late_pattern import compile_late
 
 SIZES = {
     "TiB": 1 << 40, "GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10,
@@ -23,8 +24,8 @@ SPELT = {  # what people write for a unit of time
 LONGEST = 500 * 3600.0  # seconds; poll(2) counts milliseconds in 32 bits, which end after 596 hours
 LARGEST = 1 << 60  # bytes, or bits per second: more than any machine has
 
-_QUANTITY = re.compile(r"(\d{1,99}(?:\.\d{1,9})?)\s*([A-Za-z/]*)", re.ASCII)
-_TIME = re.compile(r"(\d{1,99}(?:\.\d{1,9})?)(ms|h|m|s)", re.ASCII)
+_QUANTITY = compile_late(r"(\d{1,99}(?:\.\d{1,9})?)\s*([A-Za-z/]*)", re.ASCII)
+_TIME = compile_late(r"(\d{1,99}(?:\.\d{1,9})?)(ms|h|m|s)", re.ASCII)
 
 
 class UnitError(ValueError):

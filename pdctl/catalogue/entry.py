@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from pdctl.errors import PdctlError
+from pdctl.late_pattern import compile_late
 from pdctl.named_tuple import NamedTuple
 from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Mapping
 
 _COMPOSED = frozenset({"fix", "look", "next"})  # fixes that a check has put together, with `pasteable`
-PLACEHOLDER = re.compile(r"\{([a-z_]+)(?:\|((?:[^{}]|\{[^{}]*\})*))?\}")  # {name} or {name|words without a value}
+PLACEHOLDER = compile_late(r"\{([a-z_]+)(?:\|((?:[^{}]|\{[^{}]*\})*))?\}")  # {name} or {name|words without a value}
 REPOSITORIES = {
     "sglang": "sgl-project/sglang",
     "Mooncake": "kvcache-ai/Mooncake",

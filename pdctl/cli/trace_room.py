@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import time
 from enum import Enum
@@ -15,6 +14,7 @@ from pdctl.cli.log_sources import LogReading, Scanning, read_stats
 from pdctl.cli.parameters import argument, option
 from pdctl.engines import numerals
 from pdctl.errors import ExitCode, NotFoundError, UsageError
+from pdctl.late_pattern import compile_late
 from pdctl.logs.window import timezone
 from pdctl.named_tuple import NamedTuple
 from pdctl.render import term
@@ -42,9 +42,9 @@ CODES = {
 }
 
 
-ROOM = re.compile(r"(0[xX])?[0-9a-fA-F]+")
+ROOM = compile_late(r"(0[xX])?[0-9a-fA-F]+")
 # Request ids as engines, routers and the OpenAI API make them: 32 hex digits, a UUID, `chatcmpl-…`, `gnt-…`.
-RID = re.compile(
+RID = compile_late(
     r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
     r"|(?:chatcmpl|cmpl|gnt|resp|req|pdctl-canary)[-_][\w.-]{4,128}"
 )

@@ -18,6 +18,7 @@ from pdctl.engines import numerals, versions
 from pdctl.engines.base import Level, Sign, Speaker
 from pdctl.engines.row_matching import adapter, adapters, hints
 from pdctl.engines.versions import V0_5_3, Span, Version, spell
+from pdctl.late_pattern import compile_late
 from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
@@ -78,8 +79,8 @@ class Identity(NamedTuple):
 
 
 # ("http://…", Some(8998)) in the Rust routers' line, ('http://…', 8998) in that of pdctl's.
-_PAIR = re.compile(r"""["'](https?://[^"']+)["'], (?:Some\()?(\d+|None)""")
-_URL = re.compile(r"""["'](https?://[^"']+)["']""")
+_PAIR = compile_late(r"""["'](https?://[^"']+)["'], (?:Some\()?(\d+|None)""")
+_URL = compile_late(r"""["'](https?://[^"']+)["']""")
 
 
 def identify(lines: Iterable[bytes], speech: Speech) -> Identity:

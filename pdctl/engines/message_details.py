@@ -6,10 +6,14 @@ engine and router, and the kernel errors they quote.
 
 from __future__ import annotations
 
-import re
+from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
+from pdctl.late_pattern import compile_late
 from pdctl.named_tuple import NamedTuple
+
+if TYPE_CHECKING:
+    import re
 
 HEARTBEAT_INTERVAL = 5.0  # seconds between heartbeats (SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL), or health checks
 HEARTBEAT_TRIES = 2  # failures in a row until a prefill is given up (SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE)
@@ -25,33 +29,33 @@ CLOSED_BY_KERNEL = (REFUSED, "reset", "disconnected", "closed the connection")  
 CLIENT_CLOSED = "the client closed the connection"
 
 # A decode's failed look-up of a prefill, and the status with which a bootstrap server answered (pdctl's own engine).
-_UNFETCHED = re.compile(
+_UNFETCHED = compile_late(
     r"Could not fetch prefill parallel info from (?:bootstrap_addr: )?(?P<addr>[^\s:]+:\d+|\[\S+\]:\d+)"
 )
-_LOOKUP_ANSWERED = re.compile(r"https?://\S+?: (?P<status>[1-5]\d\d)\b")
-_HEARTBEATS = re.compile(r"\b(\d{1,3}) heartbeats failed")
-_CHECKS = re.compile(r"\bHealth check (\d{1,3}) failed\b")
-_TIMED_OUT = re.compile(
+_LOOKUP_ANSWERED = compile_late(r"https?://\S+?: (?P<status>[1-5]\d\d)\b")
+_HEARTBEATS = compile_late(r"\b(\d{1,3}) heartbeats failed")
+_CHECKS = compile_late(r"\bHealth check (\d{1,3}) failed\b")
+_TIMED_OUT = compile_late(
     r" timed out after (?P<seconds>[\d.]+)s in KVPoll\.(?P<state>\w+)(?: \(limit (?P<limit>[\d.]+)s\))?"
 )
-_OVERDUE = re.compile(
+_OVERDUE = compile_late(
     r"total_ms=\S*: (?P<leg>prefill|decode) \S+ (?:did not finish|sent no byte) within (?P<flag>--[a-z-]{1,40})"
 )
-_LEG_LOST = re.compile(r"\b(?P<leg>prefill|decode) https?://\S+ (?:closed the connection|no connection)")
-_LEG_UNREACHED = re.compile(r"\b(?P<leg>prefill|decode) https?://\S+ no connection")
-_LEG_ANSWERED = re.compile(r"\b(?P<leg>prefill|decode) (?P<url>https?://\S+) answered (?P<status>[45]\d\d)\b")
-_TOKENS_WRITTEN = re.compile(r"'completion_tokens': (\d{1,9})\b")
-_LATENCY = re.compile(r"'e2e_latency': (\d+(?:\.\d+)?)")
-_SEVERAL_SAMPLES = re.compile(r"""['"]n['"]: ?(?:[2-9]|[1-9]\d)\b|\bn=(?:[2-9]|[1-9]\d)\b""")
-_LOST_NODE = re.compile(r"\bits node (\S+)")
+_LEG_LOST = compile_late(r"\b(?P<leg>prefill|decode) https?://\S+ (?:closed the connection|no connection)")
+_LEG_UNREACHED = compile_late(r"\b(?P<leg>prefill|decode) https?://\S+ no connection")
+_LEG_ANSWERED = compile_late(r"\b(?P<leg>prefill|decode) (?P<url>https?://\S+) answered (?P<status>[45]\d\d)\b")
+_TOKENS_WRITTEN = compile_late(r"'completion_tokens': (\d{1,9})\b")
+_LATENCY = compile_late(r"'e2e_latency': (\d+(?:\.\d+)?)")
+_SEVERAL_SAMPLES = compile_late(r"""['"]n['"]: ?(?:[2-9]|[1-9]\d)\b|\bn=(?:[2-9]|[1-9]\d)\b""")
+_LOST_NODE = compile_late(r"\bits node (\S+)")
 
 
 # The times of one request as SGLang reports them at its end (ReqTimeStats, 0.5.3 to 0.5.23).
 # `name=1.23ms` in sglang 0.5.3 and 0.5.13+, `name(1.23ms)` inside 0.5.8's sums.
-_TIME = re.compile(r"(\w+)(?:=|\()([\d.]+)ms")
-_SPEED = re.compile(r"transfer_speed=([\d.]+) ?GB/s")
-_TOTAL = re.compile(r"transfer_total=([\d.]+) ?MB")
-_ENTRY = re.compile(r"entry_time=([\d.]+)")
+_TIME = compile_late(r"(\w+)(?:=|\()([\d.]+)ms")
+_SPEED = compile_late(r"transfer_speed=([\d.]+) ?GB/s")
+_TOTAL = compile_late(r"transfer_total=([\d.]+) ?MB")
+_ENTRY = compile_late(r"entry_time=([\d.]+)")
 TRANSFER = "transfer"
 # SGLang's field → the part of the room's life, by role.
 PARTS = {

@@ -7,16 +7,16 @@ already bounded by a pattern of bytes or of [0-9] (a clock's, a line number's) d
 
 from __future__ import annotations
 
-import re
+from pdctl.late_pattern import compile_late
 
 LARGEST = 2**64 - 1  # upper bound of a room, a count and a size
 PORT_DIGITS = 5
 # From yocto to yotta: nothing beyond that is a measurement, and sums, products and quotients could overflow.
 LEAST, MOST = 1e-24, 1e24
 _DIGITS = 20  # of LARGEST
-_RUN = re.compile("[0-9]+")
+_RUN = compile_late("[0-9]+")
 # No two adjacent parts match the same character, so a long malformed number costs linear, not quadratic, time.
-_REAL = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_REAL = compile_late(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 def whole(text: str | None, most: int = LARGEST) -> int | None:

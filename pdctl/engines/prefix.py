@@ -13,16 +13,17 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from pdctl.late_pattern import compile_late
 from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COLOUR = re.compile(rb"\x1b\[[0-9;:]{0,32}[A-Za-z]")
+COLOUR = compile_late(rb"\x1b\[[0-9;:]{0,32}[A-Za-z]")
 # `prefill-0  │ …` (pdctl), `pdctl-prefill-1  | …` (docker compose)
-_NAMED = re.compile(rb"[A-Za-z0-9][A-Za-z0-9_.-]{0,127} {0,64}(?:\xe2\x94\x82|\|) ")
+_NAMED = compile_late(rb"[A-Za-z0-9][A-Za-z0-9_.-]{0,127} {0,64}(?:\xe2\x94\x82|\|) ")
 # `[pod/prefill-0/engine] …` (kubectl logs --prefix)
-_POD = re.compile(rb"\[pod/[a-z0-9.-]{1,253}/[a-z0-9.-]{1,63}\] ")
+_POD = compile_late(rb"\[pod/[a-z0-9.-]{1,253}/[a-z0-9.-]{1,63}\] ")
 _LAYERS = 4  # such as a timestamp inside a name inside a timestamp; no collector writes more
 
 
@@ -142,31 +143,31 @@ _RANKS = rb"(?P<ranks>(?: (?:DP|PP|TP|EP|ATTN_CP|MOE_DP)\d{1,6})*)"
 
 SGLANG = re.compile(rb"\[(?:" + _DATE + rb" )?" + _CLOCK + _RANKS + rb"\] ?")
 TRACING = re.compile(_DATE + rb"[T ]" + _CLOCK + _ZONE + rb" {1,2}(?P<level>TRACE|DEBUG|INFO|WARN|ERROR) ")
-NIXL = re.compile(_DATE + rb" " + _CLOCK + rb" NIXL (?P<level>[A-Z]{4,8}) +(?:\S{1,120}:\d{1,6} )?")
-GLOG = re.compile(
+NIXL = compile_late(_DATE + rb" " + _CLOCK + rb" NIXL (?P<level>[A-Z]{4,8}) +(?:\S{1,120}:\d{1,6} )?")
+GLOG = compile_late(
     rb"(?P<level>[IWEF])(?P<y>\d{4})?(?P<mo>0[1-9]|1[0-2])(?P<d>0[1-9]|[12]\d|3[01]) " + _CLOCK
     + rb" +\d{1,10} [^\s:\]]{1,200}:\d{1,6}\] "
 )  # fmt: skip
 # Not a collector's if a level and a target follow: then it is tracing's own.
-RFC3339 = re.compile(
+RFC3339 = compile_late(
     _DATE + rb"T" + _CLOCK + rb"(?P<z>Z|[+-]\d\d:?\d\d) (?! ?(?:TRACE|DEBUG|INFO|WARN|ERROR) [a-z])"
     rb"(?:std(?:out|err) [FP] )?"
 )
-SYSLOG = re.compile(
+SYSLOG = compile_late(
     rb"(?P<mon>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) (?P<d>[ 0-3]\d) " + _CLOCK
     + rb" \S{1,253} [^\s:\[]{1,128}(?:\[\d{1,10}\])?: "
 )  # fmt: skip
 
 # uvicorn's `INFO:     `, and the level at the start of a message of sglang 0.5.8 (warnings) and pdctl's router.
-_LEVEL_WORD = re.compile(
+_LEVEL_WORD = compile_late(
     rb"(?:(?P<uvicorn>DEBUG|INFO|WARNING|ERROR|CRITICAL): +"
     rb"|(?P<plain>WARNING|ERROR|CRITICAL)(?: \w{1,64}\.py:\d{1,6}:)? )"
 )
 # `http_request{method=POST … request_id="gnt-…"}: smg::request: …/middleware.rs:310: `
-_SPANS = re.compile(rb"(?:[a-z_]{1,64}\{(?P<span>[^{}]{0,4096})\}:)+ ")
-_TARGET = re.compile(rb"[a-z_][a-z0-9_]{0,63}(?:::[a-z0-9_]{1,64}){0,16}: (?:[^\s:]{1,255}\.rs:\d{1,6}: )?")
+_SPANS = compile_late(rb"(?:[a-z_]{1,64}\{(?P<span>[^{}]{0,4096})\}:)+ ")
+_TARGET = compile_late(rb"[a-z_][a-z0-9_]{0,63}(?:::[a-z0-9_]{1,64}){0,16}: (?:[^\s:]{1,255}\.rs:\d{1,6}: )?")
 # A field follows a space: one in a client's own query (`uri=/?request_id=…`) does not count.
-_REQUEST = re.compile(rb'(?<!\S)request_id="?([!-~]{1,128}?)"?(?: |$)')
+_REQUEST = compile_late(rb'(?<!\S)request_id="?([!-~]{1,128}?)"?(?: |$)')
 _LEVELS = {
     b"TRACE": "debug", b"DEBUG": "debug", b"INFO": "info", b"WARN": "warning", b"WARNING": "warning",
     b"ERROR": "error", b"CRITICAL": "critical", b"I": "info", b"W": "warning", b"E": "error", b"F": "critical",
@@ -260,7 +261,7 @@ def stamp_of(parts: LineParts) -> Stamp | None:
     """The line's timestamp, without the rest of `spell`."""
     layout, outer = parts.layout, parts.outer
     # The collector's timestamp has a zone and a finer resolution, and was written as the line arrived.
-    if outer is not None and (outer.re is RFC3339 or layout is None):
+    if outer is not None and (outer.re.pattern == RFC3339.pattern or layout is None):
         return _stamp(outer)
     return _stamp(layout) if layout is not None else None
 

@@ -19,6 +19,7 @@ from pdctl.engines.prefix import Prefix, cut, spell, split
 from pdctl.engines.routers import router_adapters
 from pdctl.engines.sglang import sglang_adapter
 from pdctl.engines.sglang.logs import life
+from pdctl.late_pattern import compile_late
 from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
@@ -210,12 +211,12 @@ def lead(pattern: str) -> bytes:
 
 
 # What uvicorn writes after the client's address, which X-Forwarded-For may have set.
-_ACCESS_END = re.compile(rb' - "[A-Z]{3,10} [^\s"]* HTTP/\d(?:\.\d)?" \d{3}(?: [A-Za-z -]{1,40})?$')
+_ACCESS_END = compile_late(rb' - "[A-Z]{3,10} [^\s"]* HTTP/\d(?:\.\d)?" \d{3}(?: [A-Za-z -]{1,40})?$')
 # Characters that stand for themselves, except those that a following quantifier makes optional.
-_LITERAL = re.compile(r"(?:(?:[^\\.^$*+?{}\[\]|()]|\\[^0-9A-Za-z])(?![*?{]))*", re.DOTALL)
+_LITERAL = compile_late(r"(?:(?:[^\\.^$*+?{}\[\]|()]|\\[^0-9A-Za-z])(?![*?{]))*", re.DOTALL)
 # `(?:Prefill|Decode) batch`: only words, nothing that repeats.
-_CHOICE = re.compile(r"\((?:\?:|\?P<\w+>)((?:[\w .:,'-]+\|)+[\w .:,'-]+)\)(?![*+?{])")
-_FIELDS = re.compile(rb'(?<!\S)(request_id|uri|path|method|status_code|latency)="?([!-~]{1,512}?)"?(?= |$)')
+_CHOICE = compile_late(r"\((?:\?:|\?P<\w+>)((?:[\w .:,'-]+\|)+[\w .:,'-]+)\)(?![*+?{])")
+_FIELDS = compile_late(rb'(?<!\S)(request_id|uri|path|method|status_code|latency)="?([!-~]{1,512}?)"?(?= |$)')
 _NAMES = {b"request_id": "request_id", b"uri": "path", b"path": "path", b"method": "method", b"status_code": "status"}
 
 

@@ -8,11 +8,11 @@ be older. A line: since, until (exclusive; empty: the newest has it), name, and 
 
 from __future__ import annotations
 
-import re
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from pdctl.errors import UsageError
+from pdctl.late_pattern import compile_late
 from pdctl.named_tuple import NamedTuple
 from pdctl.package_data import data
 
@@ -64,7 +64,7 @@ def items(kind: str, package: str = "sglang") -> tuple[Item, ...]:
 Version = tuple[int, ...]
 
 DIGITS = 6  # in one number of a version; more are a build number or garbage
-POST = re.compile(rf"[.-]?post(\d{{1,{DIGITS}}})")
+POST = compile_late(rf"[.-]?post(\d{{1,{DIGITS}}})")
 
 
 def parse(text: str, package: str = "sglang") -> Version:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines import prefix
 from pdctl.engines.prefix import COLOUR
+from pdctl.late_pattern import compile_late
 from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
@@ -22,27 +23,27 @@ SAMPLE = 1 << 16  # bytes of a file from which its format is detected
 LINES = 200  # lines of them to examine
 FEW = 8  # lines that suffice to rule most formats out
 SHARE = 2  # at least one in this many lines must have the format; the others may be the tool's own messages
-_POD = re.compile(rb"\[pod/(?P<group>[a-z0-9.-]{1,253})/(?P<part>[a-z0-9.-]{1,63})\] ")
-_NAMED = re.compile(rb"(?P<group>[A-Za-z0-9][A-Za-z0-9_.@-]{0,160}) {0,64}(?:\xe2\x94\x82|\|) ?")
-_SYSLOG = re.compile(
+_POD = compile_late(rb"\[pod/(?P<group>[a-z0-9.-]{1,253})/(?P<part>[a-z0-9.-]{1,63})\] ")
+_NAMED = compile_late(rb"(?P<group>[A-Za-z0-9][A-Za-z0-9_.@-]{0,160}) {0,64}(?:\xe2\x94\x82|\|) ?")
+_SYSLOG = compile_late(
     rb"(?P<stamp>(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ 0-3]\d \d\d:\d\d:\d\d(?:\.\d{1,6})?) "
     rb"(?P<host>\S{1,253}) (?P<group>[^\s:\[]{1,128})(?:\[(?P<pid>\d{1,10})\])?: "
 )
 # short-iso, short-iso-precise; short-full and with-unit have the day of the week and a zone by name.
-_JOURNAL = re.compile(
+_JOURNAL = compile_late(
     rb"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?(?P<stamp>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?)"
     rb"(?P<zone>[+-]\d\d:?\d\d| UTC| [A-Z]{2,5})? (?P<host>\S{1,253}) (?P<group>[^\s:\[]{1,128})"
     rb"(?:\[(?P<pid>\d{1,10})\])?: "
 )
-_LABELS = re.compile(rb"(?P<stamp>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S{0,16}) (?P<labels>\{[^{}\n]{2,2048}\}) +")
-_LABEL = re.compile(rb'([A-Za-z_]\w{0,63})="((?:[^"\\]|\\.){0,512})"')
-_STERN = re.compile(rb"(?P<group>[a-z0-9][a-z0-9.-]{0,252}) (?P<part>[a-z0-9][a-z0-9-]{0,62}) ")
+_LABELS = compile_late(rb"(?P<stamp>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S{0,16}) (?P<labels>\{[^{}\n]{2,2048}\}) +")
+_LABEL = compile_late(rb'([A-Za-z_]\w{0,63})="((?:[^"\\]|\\.){0,512})"')
+_STERN = compile_late(rb"(?P<group>[a-z0-9][a-z0-9.-]{0,252}) (?P<part>[a-z0-9][a-z0-9-]{0,62}) ")
 # One name in front, as pdsh (`host: `), `srun --label` (` 3: `) and sed write it; a level or a stamp is not a name.
-_TAGGED = re.compile(
+_TAGGED = compile_late(
     rb" {0,8}(?!(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b|\d{4}-\d\d-\d\d)"
     rb"(?P<group>[A-Za-z0-9][A-Za-z0-9_.@/-]{0,252})(?P<part>):? "
 )
-_ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?")
+_ISO = compile_late(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?")
 # Where collectors put the line and the names of its source; dots lead into objects. The first one present counts.
 TEXT = ("log", "message", "MESSAGE", "line", "msg", "textPayload", "body")
 POD = (

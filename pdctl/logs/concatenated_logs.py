@@ -6,16 +6,17 @@ role or port. Interleaved lines cannot; such a file stays one log, and its reade
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from pdctl.engines.prefix import COLOUR
+from pdctl.late_pattern import compile_late
 from pdctl.logs.blocks import LineNumbers
 from pdctl.logs.merged_stream import LIMIT, SourceLines, StreamSource, lines_of
 from pdctl.logs.part import open_part
 from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Callable, Iterator, Sequence
 
     from pdctl.engines.identify import Identity
@@ -35,19 +36,19 @@ _WORDS = (
 )
 _STARTS = (b"server_args=", b"Starting router on ", b" generation ")
 _MOST = 1000  # start lines examined at most
-_STAMP = re.compile(rb"(20\d\d)-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
-_BANNER = re.compile(rb"server_args=|Starting router on | generation \d+: ")
+_STAMP = compile_late(rb"(20\d\d)-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
+_BANNER = compile_late(rb"server_args=|Starting router on | generation \d+: ")
 # Each begins with letters, for which the library searches quickly: a choice of them takes a hundred times as long, and
 # a start line has many kilobytes.
 _PORTS = (
-    re.compile(rb"port(?<!\wport)(?:=|': |(?<=--port) )(\d{1,5})"),
-    re.compile(rb"router on [^\s|]*?:(\d{1,5})"),
+    compile_late(rb"port(?<!\wport)(?:=|': |(?<=--port) )(\d{1,5})"),
+    compile_late(rb"router on [^\s|]*?:(\d{1,5})"),
 )
 _MODES = (
-    re.compile(rb"disaggregation_mode(?:=|': )'(\w+)'"),
-    re.compile(rb"--disaggregation-mode[ =](\w+)"),
-    re.compile(rb"Starting (router)"),
-    re.compile(rb"pdctl\.(router)"),
+    compile_late(rb"disaggregation_mode(?:=|': )'(\w+)'"),
+    compile_late(rb"--disaggregation-mode[ =](\w+)"),
+    compile_late(rb"Starting (router)"),
+    compile_late(rb"pdctl\.(router)"),
 )
 _NEAR = 96  # bytes of a line that contain its stamp
 

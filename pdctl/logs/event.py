@@ -13,6 +13,7 @@ from pdctl.engines.base import Level, Row, Speaker
 from pdctl.engines.prefix import SGLANG, Stamp, cut, split, stamp_of
 from pdctl.engines.routers import sglang_router
 from pdctl.engines.row_matching import Said, Speech, speaks_any
+from pdctl.late_pattern import compile_late
 from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class CachedSpeech(Speech):
         return found
 
 
-_SECOND = re.compile(rb"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{3})?(?: [A-Z_]{2,7}\d{1,6}){0,6}\] ")
+_SECOND = compile_late(rb"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{3})?(?: [A-Z_]{2,7}\d{1,6}){0,6}\] ")
 _MARK = b"\xef\xbb\xbf"
 APART = 5  # seconds at most between two lines that ended up on one line
 # A value in quotes, as repr, JSON and Rust's Debug write it: a quote of the same kind inside it is escaped. An
@@ -191,9 +192,9 @@ _CLIENTS = (
     rb"|sessions?|keys?|values?|params?|parameters?|parsers?|parsing|images?|files?|warning|id)(?![a-z])(?!='')"
 )
 # A truncated time at the beginning of a line: `20`, `2026-11`, `[2026-11-22 20:0`.
-_HEAD = re.compile(rb"\[?20(?:\d{1,2}(?:-(?:\d{1,2}(?:-(?:\d{1,2}(?:[T ][\d:.,]{0,15})?)?)?)?)?)?")
-_STYLE = re.compile(rb"\x1b\[([0-9;]{0,12})m")
-_CUT_STYLE = re.compile(rb"\x1b(?:\[[0-9;]{0,12})?$")
+_HEAD = compile_late(rb"\[?20(?:\d{1,2}(?:-(?:\d{1,2}(?:-(?:\d{1,2}(?:[T ][\d:.,]{0,15})?)?)?)?)?)?")
+_STYLE = compile_late(rb"\x1b\[([0-9;]{0,12})m")
+_CUT_STYLE = compile_late(rb"\x1b(?:\[[0-9;]{0,12})?$")
 
 
 def rejoined_lists(raws: Iterable[RawLine]) -> Iterator[RawLine]:

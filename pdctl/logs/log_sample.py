@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from pdctl.engines.prefix import cut, split, stamp_of
 from pdctl.engines.routers.sglang_router import LIST_BYTES as LIST
 from pdctl.engines.routers.sglang_router import opens_list
 from pdctl.engines.row_matching import adapter
+from pdctl.late_pattern import compile_late
 from pdctl.logs import window
 from pdctl.logs.blocks import SIZE, Buffer, LineNumbers
 from pdctl.logs.clock import DAY, Clock, LogTimes, infer_zones, offset_by_entries, undated_since, zone_of_offset
@@ -39,12 +39,12 @@ SHORT_HEAD, SHORT_TAIL = 1 << 15, 1 << 13  # bytes
 LONG_HEAD = 1 << 16  # bytes of a head that contains a start, where a process says more about itself
 SAMPLES, SAMPLE = 2, 1 << 12
 # `"bootstrap_room","value":{"stringValue":"0x1dcf…"}`, `bootstrap_room: Str(0x1dcf…)`, `room=1dcf…`
-_HEX = re.compile(
+_HEX = compile_late(
     rb"room[^0-9\n]{1,60}?0x[0-9a-f]{1,16}(?![0-9a-zA-Z])"
     rb"|room[=\"': ]{1,6}(?=[0-9]{0,15}[a-f])[0-9a-f]{9,16}(?![0-9a-zA-Z-])"
 )
 # A room, or a request id as engines and routers make them; a smaller number may be anything.
-_ID = re.compile(rb"[0-9]{15,20}|[0-9a-f]{32}")
+_ID = compile_late(rb"[0-9]{15,20}|[0-9a-f]{32}")
 _ID_LENGTHS = range(15, 33)
 # Digits, letters and points stay, everything else parts words.
 _WORDS = bytes(byte if chr(byte).isascii() and (chr(byte).isalnum() or byte == 0x2E) else 0x20 for byte in range(256))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 import stat
 import time
 from collections import Counter
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from pdctl import user_files
 from pdctl.errors import MissingExtraError, PdctlError, StorageError, UsageError
+from pdctl.late_pattern import compile_late
 from pdctl.logs import collector_format, concatenated_logs
 from pdctl.logs.merged_stream import UNNAMED, StreamSource, first_bytes, split_by_name
 from pdctl.logs.part import Compression, LogPart, Spool, examine, lineless
@@ -29,16 +29,18 @@ _HEAD = 1 << 16  # bytes of a stream within which a log has a line
 SPOOLED = 8 << 30  # bytes of a stream that are kept
 _TOLD = 4  # files that are left out and named
 POLL = 0.2  # seconds between checks whether files have grown
-_NODE = re.compile(r"(?P<instance>(?:prefill|decode)-\d+)-node[1-9]\d*\.log")  # pdctl launch
-_COMPRESSED = re.compile(r"\.(?:gz|zst|zstd)$")
+_NODE = compile_late(r"(?P<instance>(?:prefill|decode)-\d+)-node[1-9]\d*\.log")  # pdctl launch
+_COMPRESSED = compile_late(r"\.(?:gz|zst|zstd)$")
 _DAY = r"20\d\d-?(?:0[1-9]|1[0-2])-?(?:0[1-9]|[12]\d|3[01])(?:[-_T.]?\d[\d._-]*)?"
-_NUMBERED = re.compile(r"(?P<base>.+\.[A-Za-z][\w-]*)\.(?P<number>\d{1,4})")  # x.log.2
-_DATED_BEHIND = re.compile(
+_NUMBERED = compile_late(r"(?P<base>.+\.[A-Za-z][\w-]*)\.(?P<number>\d{1,4})")  # x.log.2
+_DATED_BEHIND = compile_late(
     rf"(?P<base>.+?)[.-](?P<day>{_DAY})"
 )  # x.log-20261121, x.log.2026-11-21_04, 0.log.20261121-044619
-_DATED_INSIDE = re.compile(rf"(?P<stem>.+?)[._-](?P<day>{_DAY})(?P<ending>\.[A-Za-z]+)")  # x-20261121.log
-_LATER = re.compile(r"(?P<stem>.+)\.g(?P<number>\d{1,4})(?P<ending>\.log)")  # x.g2.log: the second start (pdctl launch)
-_OLD = re.compile(r"(?P<base>.+\.[A-Za-z][\w-]*)\.old")
+_DATED_INSIDE = compile_late(rf"(?P<stem>.+?)[._-](?P<day>{_DAY})(?P<ending>\.[A-Za-z]+)")  # x-20261121.log
+_LATER = compile_late(
+    r"(?P<stem>.+)\.g(?P<number>\d{1,4})(?P<ending>\.log)"
+)  # x.g2.log: the second start (pdctl launch)
+_OLD = compile_late(r"(?P<base>.+\.[A-Za-z][\w-]*)\.old")
 _ENDINGS = (".log", ".txt", ".out")
 _ARCHIVES = (".tar", ".cpio")
 

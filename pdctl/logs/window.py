@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines.prefix import split
 from pdctl.errors import UsageError
+from pdctl.late_pattern import compile_late
 from pdctl.logs.blocks import LINE, SIZE, Buffer, LineNumbers, blocks
 from pdctl.logs.event import RawLine
 from pdctl.logs.part import open_part
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
     Numbers = Callable[[LogPart], LineNumbers]
 
-CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2})(\.\d+)?)?")
-OFFSET = re.compile(r"([+-])(\d{2}):?(\d{2})")
+CLOCK = compile_late(r"(\d{1,2}):(\d{2})(?::(\d{2})(\.\d+)?)?")
+OFFSET = compile_late(r"([+-])(\d{2}):?(\d{2})")
 DAY = 86400.0
 YEARS = (1970, 9998)  # of a time as typed: every zone can show those
 LONGEST_AGO = 36500 * DAY

@@ -17,6 +17,7 @@ from itertools import zip_longest
 from typing import IO, TYPE_CHECKING
 
 from pdctl.errors import UsageError
+from pdctl.late_pattern import compile_late
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +28,7 @@ STYLES = {
     "bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36",
 }  # fmt: skip
 
-OWN_SEQUENCES = re.compile(r"(\x1b\[[0-9;]*m|\x1b\]8;;(?:file:[!-~]*)?\x1b\\)")  # colours, and links to lines of logs
+OWN_SEQUENCES = compile_late(r"(\x1b\[[0-9;]*m|\x1b\]8;;(?:file:[!-~]*)?\x1b\\)")  # colours, and links to lines of logs
 KEPT = "\n\t\u200c\u200d"
 
 
@@ -217,7 +218,7 @@ def padded(text: str, width: int) -> str:
 
 GAP = "  "
 NARROWEST = 12  # no column is folded below this
-ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+ESCAPE = compile_late(r"\x1b\[[0-9;]*m")
 
 
 def table(term: Term, header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:

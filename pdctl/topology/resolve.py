@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdctl import package_data, program, user_files
 from pdctl.errors import TopologyError
+from pdctl.late_pattern import compile_late
 from pdctl.named_tuple import NamedTuple
 from pdctl.suggestions import nearest
 from pdctl.topology.build import build, complete
@@ -210,7 +210,7 @@ def known_topologies(environ: Mapping[str, str]) -> dict[str, Path]:
 
 SET = "--set"
 
-_SEGMENT = re.compile(r'"([^"]+)"|([^."=\[\]\s]+)')
+_SEGMENT = compile_late(r'"([^"]+)"|([^."=\[\]\s]+)')
 
 
 def merge(base: Map, over: Map) -> Map:

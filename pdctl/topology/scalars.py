@@ -10,6 +10,7 @@ import re
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from pdctl.late_pattern import compile_late
 from pdctl.named_tuple import NamedTuple
 from pdctl.topology.diagnostic import Code
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 WORDS = {"yes": True, "on": True, "y": True, "no": False, "off": False, "n": False}  # YAML 1.1's further booleans
 # One pattern rather than six: compiling it is most of what reading a small file costs.
-_DIGITS = re.compile(
+_DIGITS = compile_late(
     r"(?P<integer>[-+]?(?:0|[1-9]\d*))|(?P<octal>[-+]?0[0-7]+)|(?P<padded>[-+]?0\d+)|(?P<octal12>[-+]?0o[0-7]+)"
     r"|(?P<underscores>[-+]?\d[\d_]*_[\d_]*)|(?P<base60>\d+(?::[0-5]?\d)+)"
     r"|(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)",
@@ -28,9 +29,9 @@ _DIGITS = re.compile(
 )
 LONGEST = 64  # characters of anything that is meant as a number
 _BOOLEAN = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-_OPENING = re.compile(r"\$(?:\$|\{)?")
+_OPENING = compile_late(r"\$(?:\$|\{)?")
 DEEPEST = 8
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAME = compile_late(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class ScalarSort(Enum):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NoReturn
 
 import yaml
@@ -20,6 +19,7 @@ from yaml.events import (
 )
 from yaml.reader import ReaderError
 
+from pdctl.late_pattern import compile_late
 from pdctl.named_tuple import NamedTuple
 from pdctl.topology.diagnostic import Code, ProblemReport, shown
 from pdctl.topology.model import SourceSpan
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 BREAKS = ("\r\n", "\r", "\x85", "\u2028", "\u2029")  # libyaml's line breaks besides \n, so that its line numbers hold
 MAX_DEPTH = 32
 MAX_NODES = 20_000  # after expanding every alias, which is what an alias bomb multiplies
-_PROPERTIES = re.compile(r"(?:[&!]\S*\s+)+")  # an anchor or tag in front of a value
+_PROPERTIES = compile_late(r"(?:[&!]\S*\s+)+")  # an anchor or tag in front of a value
 
 
 class YamlText(NamedTuple):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from pdctl.engines.versions import spell
+from pdctl.late_pattern import compile_late
 from pdctl.named_tuple import NamedTuple
 from pdctl.trace.observed_deployment import SEPARATE, is_mixed
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 CONTROL = frozenset(range(32)) - {9, 10, 12, 13, 27}
-JSON_START = re.compile(rb"\s*(?:\{|\[\s*(?:[\[{\"]|$))")  # `[2026-01-01 …` begins a line of plain text
+JSON_START = compile_late(rb"\s*(?:\{|\[\s*(?:[\[{\"]|$))")  # `[2026-01-01 …` begins a line of plain text
 SAMPLE = 1 << 15  # bytes examined to tell binary from text
 
 

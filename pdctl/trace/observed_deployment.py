@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pdctl.engines import numerals
 from pdctl.engines.base import Sign
 from pdctl.engines.row_matching import adapter
+from pdctl.late_pattern import compile_late
 from pdctl.loopback import is_localhost, is_loopback
 from pdctl.named_tuple import NamedTuple
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 RANKS = 4096  # more data parallel ranks than any deployment has
 GRACE = 30.0  # seconds a log must go on after a line for later silence to mean something
-_QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
-_HOST = re.compile(r"[\w.:-]*\w[\w.:-]*")
+_QUOTED = compile_late(r"\"[^\"]*\"|'[^']*'")
+_HOST = compile_late(r"[\w.:-]*\w[\w.:-]*")
 PLACEHOLDER = "<bootstrap port of "  # stands for a port that no log names
 POLICIES = {
     "RoundRobin": "round_robin", "Random": "random", "CacheAware": "cache_aware", "PowerOfTwo": "power_of_two",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import fill, fill_fix
 from pdctl.engines import numerals
 from pdctl.engines.base import Sign
+from pdctl.late_pattern import compile_late
 from pdctl.named_tuple import NamedTuple
 from pdctl.shell_quoting import pasteable
 from pdctl.trace.case import (
@@ -47,7 +47,7 @@ SIGNS_OF_DEATH = frozenset(
 )  # fmt: skip
 NEAR = 10.0  # seconds before a death in which a batch line still tells how many requests died with it
 # The last line of a Python traceback: `ValueError: …`, `torch.OutOfMemoryError: …`, `AssertionError`.
-RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout|Failure)\b(?:: .*)?$")
+RAISED = compile_late(r"^(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout|Failure)\b(?:: .*)?$")
 FROM = "The above exception was the direct cause of the following exception:"
 SAID = 240  # characters of a line that are kept
 

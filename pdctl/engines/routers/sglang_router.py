@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines.base import Level, Phase, Row, Sign, Speaker
 from pdctl.engines.prefix import cut
+from pdctl.late_pattern import compile_late
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -361,12 +362,12 @@ ROWS = (
 LIST_LINES, LIST_BYTES = 256, 1 << 16  # a longer list is not taken for one
 _OPENINGS = (b"prefill_urls", b"PrefillDecode {", b"Starting router on ", b"Prefill nodes:", b"Decode nodes:")
 _NARROWEST = 40  # columns of the narrowest terminal that wraps lines
-_LISTS = re.compile(rb"((?:prefill_urls|decode_urls|(?:Prefill|Decode) nodes) ?: ?\[)([^\]]*)(?=\]|$)")
+_LISTS = compile_late(rb"((?:prefill_urls|decode_urls|(?:Prefill|Decode) nodes) ?: ?\[)([^\]]*)(?=\]|$)")
 _SPELLINGS = (
-    (re.compile(rb"\s+"), b" "),
-    (re.compile(rb"PrefillDecode ?\{ ?"), b"PrefillDecode { "),
-    (re.compile(rb"((?:prefill_urls|decode_urls|(?:Prefill|Decode) nodes)) ?: ?\["), rb"\1: ["),
-    (re.compile(rb"\] ?, ?decode_urls"), b"], decode_urls"),
+    (compile_late(rb"\s+"), b" "),
+    (compile_late(rb"PrefillDecode ?\{ ?"), b"PrefillDecode { "),
+    (compile_late(rb"((?:prefill_urls|decode_urls|(?:Prefill|Decode) nodes)) ?: ?\["), rb"\1: ["),
+    (compile_late(rb"\] ?, ?decode_urls"), b"], decode_urls"),
 )
 
 

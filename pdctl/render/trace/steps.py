@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from pdctl.late_pattern import compile_late
 from pdctl.named_tuple import NamedTuple
 from pdctl.render.term import NARROWEST, cells, fitted, padded, spans
 from pdctl.render.trace import wording
@@ -107,7 +107,7 @@ def _lane_order(role: str) -> int:
 
 
 LAST = 99
-NUMBER = re.compile(r"\d+")
+NUMBER = compile_late(r"\d+")
 
 
 class StepRow(NamedTuple):
