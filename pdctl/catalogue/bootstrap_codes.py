@@ -79,7 +79,8 @@ ENTRIES: tuple[Entry, ...] = (
         "PD205",
         "bootstrap-unreachable",
         Severity.ERROR,
-        "no bootstrap server answers at the bootstrap address of {instance|a prefill}: {observed|refused, or no route}",
+        "nothing answers as a bootstrap server at the bootstrap address of {instance|a prefill}: {observed|refused, or "
+        "no route}",
         "The first thing a decode does for a prefill is GET /route at its bootstrap port. When that cannot be "
         "reached from the decode's network, every room to this prefill fails, whatever else works. Usual causes: "
         "the prefill listens on 127.0.0.1 (SGLang's default host), a firewall or Kubernetes Service passes only the "

@@ -55,7 +55,9 @@ Filter = option(
     "--filter", metavar="KEY=VALUE", help=f"Only rooms whose {', '.join(FILTERS)} is that; `*` is a wildcard."
 )
 Outcomes = option(
-    "--outcome", metavar="OUTCOME", help="Only ok, failed, hung, aborted, refused, incomplete or unknown; repeatable."
+    "--outcome",
+    metavar="OUTCOME",
+    help="Only ok, failed, hung, retried, aborted, refused, incomplete or unknown; repeatable.",
 )
 Least = option("--min-duration", metavar="TIME", help="Only rooms that took at least that long.")
 

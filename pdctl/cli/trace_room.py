@@ -34,6 +34,7 @@ HEX = 16  # hex digits of most rooms, as spans write them
 CODES = {
     "ok": ExitCode.OK,
     "failed": ExitCode.FINDINGS,
+    "retried": ExitCode.OK,
     "hung": ExitCode.FINDINGS,
     "aborted": ExitCode.OK,
     "refused": ExitCode.OK,

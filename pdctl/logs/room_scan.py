@@ -1,7 +1,8 @@
 """One pass over a part that finds every room in it: which rows name it, and when it appears first and last.
 
 Most lines about rooms are of a few kinds. The bytes right before and after the number identify the kind, as far as the
-dialect's own examples show that they do; only other lines are read in full.
+dialect's own examples show that they do, if the number stands where the row has its room: a client may call its request
+`room=1`. Other lines are read in full.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pdctl.engines import numerals
 from pdctl.engines.prefix import cut, cut_once, stamp_of
-from pdctl.engines.row_matching import Speech
+from pdctl.engines.row_matching import Speech, lead
 from pdctl.logs import ripgrep
 from pdctl.logs.blocks import SIZE, Buffer, blocks
 from pdctl.logs.clock import Clock
@@ -42,6 +43,7 @@ KINDS = 63  # the last bit of a record
 LEAST_FOR_RG = 1 << 24  # bytes of a part from which on a process of rg costs less than it saves
 _STAMPED = 21  # bytes of sglang's stamp of whole seconds
 _WHOLE_SECONDS = re.compile(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d):(\d\d)[\] ]")
+_STAMP = ord("[")  # with which sglang's stamp begins
 UNTIMED = float("-inf")
 _NEVER = float("inf")
 
@@ -138,6 +140,7 @@ class _RoomScan:
         self._sure = self._contexts()
         self._bits: dict[str, int] = {}
         self._memo: dict[bytes, int] = {}
+        self._widths: dict[bytes, int] = {}  # of the same keys: how many bytes stand between stamp and room
         self._clock = Clock(task.zone, lambda: task.undated, timed=task.timed)
         self._limited = task.since > float("-inf") or task.until < float("inf")
         self._times: dict[bytes, float] = {}
@@ -167,7 +170,7 @@ class _RoomScan:
     def _mentions(self, pattern: re.Pattern[bytes], text: bytes) -> None:
         """The hot loop, under a microsecond per announced number: on its fast path it calls no Python function."""
         memo, seen, rfind, times = self._memo.get, self._rooms.get, text.rfind, self._times.get
-        rooms, limited = self._rooms, self._limited
+        rooms, limited, widths, find = self._rooms, self._limited, self._widths, text.find
         stamp, t = b"", 0.0
         done = -1  # the last line that was read in full
         for match in pattern.finditer(text):
@@ -175,6 +178,8 @@ class _RoomScan:
             key = text[first - _BEFORE : first] + text[last : last + _BEHIND]
             kind = memo(key)
             line = rfind(b"\n", 0, first) + 1
+            if kind is not None and (text[line] != _STAMP or find(b"] ", line, first) + 2 + widths[key] != first):
+                kind = None
             if kind is None or limited:
                 if line != done:
                     done = line
@@ -227,7 +232,9 @@ class _RoomScan:
             if str(number) != room:
                 self._note(b"%d" % number, t, kind)
         if self._sure.get(key) == name:
-            self._memo[key] = kind
+            words = lead(said.row.pattern)
+            if said.row.pattern.replace("\\", "").startswith("(?P<room>", len(words)):
+                self._memo[key], self._widths[key] = kind, len(words)
 
     def _time(self, text: bytes, line: int, head: bytes) -> float:
         """The line's time, cached only if `head` is a complete stamp; one stamp of each minute is parsed in full."""

@@ -193,7 +193,7 @@ class Case:
     @property
     def routed(self) -> bool:
         """Whether a router's line names the room, or is about an attempt that can be the room."""
-        attempts = any(not one.lost for one in self.joined.attempts)
+        attempts = any(one.lines and not one.lost for one in self.joined.attempts)
         return bool(self.room_events.by("router")) or attempts or self.who.url is not None
 
     def with_requested(self, asked: Conclusion) -> Case:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 class RoomOutcome(str, Enum):
     OK = "ok"
     FAILED = "failed"
+    RETRIED = "retried"  # this attempt failed; the router tried the request again under another room, and answered it
     HUNG = "hung"  # still waiting when its server was stopped, or when all others had long given up
     ABORTED = "aborted"  # its client left, or gave up through the router, before anything had failed
     REFUSED = "refused"  # the request itself was answered 4xx: nothing in the deployment failed

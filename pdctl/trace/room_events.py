@@ -29,6 +29,8 @@ PATIENCE = 330.0
 LONG_RIDS = 6  # characters; a client may call its requests "1", which occurs in every other line
 LASTING = 3600.0  # seconds before and after a room's lines in which its request's lines are searched for
 LONG_ROOMS = 6  # digits; a shorter number usually means something else
+# A value in quotes as repr() and JSON write it, unless it is a word: `"bootstrap_room": 7`, `room='7'`.
+QUOTED_TEXT = r"""(?<![0-9A-Za-z])(?:'(?!\w*')(?:[^'\\]|\\.)*'|"(?!\w*")(?:[^"\\]|\\.)*")"""
 
 GENERATES = ("/generate", "/v1/completions", "/v1/chat/completions", "/v1/responses")
 ANSWERED_PATHS = ("/generate", "/v1/completions", "/v1/chat/completions")
@@ -88,12 +90,18 @@ def gather_room_events(library: Library, room: int) -> RoomEvents:
 
 
 def _names_room(event: Event, room: int) -> bool:
-    """Whether the line is about this room: the row says so, or the number is too long to mean anything else."""
+    """Whether the line is about this room: the row says so, or the number is too long to mean anything else.
+
+    A line that no row reads may quote a client's text: what is in quotes there is the name of a value at most.
+    """
     if event.room is not None:
         return room in rooms_of(event)
-    if len(str(room)) >= LONG_ROOMS or room in rooms_of(event):
+    if room in rooms_of(event):
         return True
-    return re.search(rf"room[=\": '\[(]{{1,4}}(?:{room}|{room:#x})(?![\w.])", event.text) is not None
+    text = event.text if event.row.id else re.sub(QUOTED_TEXT, "''", event.text)
+    if len(str(room)) >= LONG_ROOMS:
+        return bool(event.row.id) or re.search(rf"(?<!\d){room}(?!\d)|{room:x}", text) is not None
+    return re.search(rf"room[=\": '\[(]{{1,4}}(?:{room}|{room:#x})(?![\w.])", text) is not None
 
 
 def _about(event: Event, room: int) -> Event:

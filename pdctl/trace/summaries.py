@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 TRACED = 200  # rooms traced in full if the logs are small; a few milliseconds each
 # The outcomes a list is read for come first.
 URGENT = (
-    RoomOutcome.FAILED, RoomOutcome.HUNG, RoomOutcome.INCOMPLETE, RoomOutcome.UNKNOWN, RoomOutcome.ABORTED,
-    RoomOutcome.REFUSED, RoomOutcome.OK,
+    RoomOutcome.FAILED, RoomOutcome.HUNG, RoomOutcome.INCOMPLETE, RoomOutcome.UNKNOWN, RoomOutcome.RETRIED,
+    RoomOutcome.ABORTED, RoomOutcome.REFUSED, RoomOutcome.OK,
 )  # fmt: skip
 # Causes that need only the room's own lines and the start lines; the others depend on what happened around it.
 CAUSES_BY_KINDS = (client_requests.reused, bootstrap_lookups.crossed)

@@ -287,9 +287,9 @@ def _without_verdict(room: Room, among: Iterable[str]) -> Room:
     """The room without anything that depends on who wrote a line; only a failure that a line states remains."""
     several = ", ".join(sorted({step.instance for step in room.events} & set(among)))
     what = f"which process wrote which line: {several} holds lines of several processes, and none names its own"
-    failed = room.outcome is RoomOutcome.FAILED
+    stated = room.outcome in (RoomOutcome.FAILED, RoomOutcome.RETRIED)
     return room._replace(
-        outcome=RoomOutcome.FAILED if failed else RoomOutcome.UNKNOWN, prefill_requested=None,
+        outcome=room.outcome if stated else RoomOutcome.UNKNOWN, prefill_requested=None,
         prefill_contacted=None, decode=None, cause=None, wrong_prefill=None, consequences=(), fix="", gap=None,
         evidence=(), known={}, missing_evidence=(MissingEvidence(what, SEPARATE),),
         notes=(f"no verdict: {what}",),

@@ -115,9 +115,21 @@ def judge(case: Case) -> Verdict:
             consequences.append(f"{finding.code} {entry(finding.code).slug}: {finding.why}")
     known = entry(first.code)
     cause = Cause(
-        first.code, known.slug, fill(known.headline, first.fills), first.why, first.side, first.instance
+        first.code, known.slug, fill(known.headline, first.fills), first.why, _evident_side(case, first), first.instance
     )  # fmt: skip
     return Verdict(cause, first, tuple(consequences), first.fix or fill_fix(known.fix, first.fills))
+
+
+def _evident_side(case: Case, finding: CauseFinding) -> str:
+    """The side that the cause blames, "" if no line of that side was read: then it may have been another's doing."""
+    read = {proof.event.role for proof in finding.proofs}
+    if finding.side == "router":
+        tried = any(one.lines and not one.lost for one in case.joined.attempts)
+        return finding.side if tried or case.room_events.by("router") or "router" in read else ""
+    if finding.side in ("prefill", "decode"):
+        instances = case.deployment.prefills if finding.side == "prefill" else case.deployment.decodes
+        return finding.side if instances or finding.side in read else ""
+    return finding.side
 
 
 def _checks(case: Case) -> Sequence[Callable[[Case], CauseFinding | None]]:
@@ -145,11 +157,11 @@ def outcome(
         return RoomOutcome.ABORTED, case.decode_failed or case.prefill_failed or refused
     broken = case.decode_failed or case.prefill_failed or refused
     if broken is not None:
-        return RoomOutcome.FAILED, broken
+        return RoomOutcome.FAILED if answered_as(case) is None else RoomOutcome.RETRIED, broken
     if case.done is not None:
         return RoomOutcome.OK, case.done
     if finding is not None and finding.code in FATAL and case.room_events.events:
-        return RoomOutcome.FAILED, None
+        return RoomOutcome.FAILED if answered_as(case) is None else RoomOutcome.RETRIED, None
     pending = _pending(case, rooms)
     if pending is not None:
         return RoomOutcome.HUNG, pending
@@ -435,14 +447,20 @@ def _given_up(case: Case) -> Iterator[str]:
 
 def answered_as(case: Case) -> int | None:
     """The room of a later attempt at the same request that the router answered; None if none of its lines says so."""
-    tried = next((event for event in case.room_events.by("router") if event.row.phase is Phase.DISPATCHED), None)
-    if tried is None or not tried.values.get("request_id") or not tried.values.get("attempt"):
+    tried = _dispatched(case)
+    if tried is None:
         return None
     for event in case.around:
         same = event.instance == tried.instance and event.values.get("request_id") == tried.values["request_id"]
         if same and event.row.phase is Phase.FINISHED and _attempt(event) > _attempt(tried):
             return event.room
     return None
+
+
+def _dispatched(case: Case) -> Event | None:
+    """The router's line that it sent the room, if it names the request and the attempt."""
+    sent = (event for event in case.room_events.by("router") if event.row.phase is Phase.DISPATCHED)
+    return next((event for event in sent if event.values.get("request_id") and event.values.get("attempt")), None)
 
 
 def _attempt(event: Event) -> int:
@@ -453,6 +471,9 @@ def _retries(case: Case) -> Iterator[str]:
     again = answered_as(case)
     if again is not None:
         yield f"PD715 router-retried: the router tried the request again, and answered it under room {again}"
+    tried = _dispatched(case)
+    if tried is not None and _attempt(tried) > 1:
+        yield f"PD715 router-retried: this was attempt {_attempt(tried)} of request {tried.values['request_id']}"
     listed = [attempt for attempt in case.joined.attempts if attempt.listed]
     if len(case.joined.attempts) != 1 or not listed:
         return

@@ -107,7 +107,7 @@ def test_what_answers_instead_is_named(serves: str, words: str) -> None:
     facts = real.boot(healthy(), "prefill-0", reached=True, style="", serves=serves, topology=NOTHING, ranks=())
     (one,) = found(facts, "PD205")
     assert f"port 8998 answers HTTP as {words}, not as a bootstrap server" in one.observed
-    assert one.headline.startswith("no bootstrap server answers ")
+    assert one.headline.startswith("nothing answers as a bootstrap server ")
 
 
 def test_a_router_that_was_not_asked_in_time_is_not_called_silent() -> None:
@@ -214,3 +214,12 @@ def test_a_fact_that_changed_hands_is_read_anew() -> None:
         facts, engines=real.info(facts, "prefill-1", disaggregation_bootstrap_port=8998).engines
     )
     assert [one.instance for one in found(other, "PD204")] == ["prefill-1"]
+
+
+@pytest.mark.parametrize("answer", ["401 Unauthorized", "403 Forbidden", "302 Found", "502 Bad Gateway"])
+def test_what_something_else_answered_for_a_rank_is_no_missing_rank(answer: str) -> None:
+    facts = real.boot(healthy(), "prefill-0", unranked=(f"dp0 cp0 tp0 pp0: {answer}",), ranks=())
+    assert found(facts, "PD209") == []
+    (check,) = (one for one in check_run.run(facts).checks if one.code == "PD209")
+    assert check.status is CheckStatus.UNKNOWN
+    assert answer in check.reason

@@ -344,12 +344,22 @@ def test_a_request_that_was_tried_again_is_not_lost(tmp_path: Path) -> None:
         "d0": d0(received(11, ROOM, rid(ROOM)), cut(11)),
     }
     room = pasted.room(tmp_path, ROOM, **files)
-    assert (room.outcome, code(room)) == (RoomOutcome.FAILED, "PD705")
+    assert (room.outcome, code(room)) == (RoomOutcome.RETRIED, "PD705")
     assert room.answered_as == ROOM + 1
     assert any(note.startswith("PD715") and str(ROOM + 1) in note for note in room.notes)
     assert not any("HTTP request" in one.what for one in room.missing_evidence), "the router could not connect"
-    (death,) = diagnose(pasted.library(tmp_path, **files)).deaths
+    told = diagnose(pasted.library(tmp_path, **files))
+    (death,) = told.deaths
     assert (death.rooms, death.retried) == ((ROOM,), 1)
+    assert (told.tally.broken, dict(told.tally.rooms)) == (0, {"retried": 1, "ok": 1})
+    again = Tracer(pasted.library(tmp_path, **files)).trace(ROOM + 1)
+    assert any("attempt 2 of request r1" in note for note in again.notes)
+    listed = room_summaries(Tracer(pasted.library(tmp_path, **files)))
+    assert [(one.room, one.outcome.value, one.code) for one in listed] == [
+        (ROOM, "retried", "PD705"), (ROOM + 1, "ok", ""),
+    ]  # fmt: skip
+    with pytest.raises(NotFoundError):
+        summaries.last_failed(Tracer(pasted.library(tmp_path, **files)))
 
 
 def test_a_decode_that_was_dead_before_never_had_the_room(tmp_path: Path) -> None:

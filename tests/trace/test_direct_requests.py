@@ -135,3 +135,27 @@ def test_a_failure_that_no_cause_explains_is_quoted(tmp_path: Path) -> None:
         in describe_without_cause(room)
     )
     assert diagnose(pasted.library(tmp_path, **given)).tally.unexplained == (ROOM,)
+
+
+@pytest.mark.parametrize("status", ["401", "403", "302", "500", "502"])
+@pytest.mark.parametrize("own", [True, False], ids=["pdctl", "sglang"])
+def test_what_answered_in_place_of_the_bootstrap_server_is_told(tmp_path: Path, status: str, own: bool) -> None:
+    """Its ranks may have registered, as far as anybody knows: whoever answered is not it."""
+    lines = [carried(10, ROOM, rid(ROOM), "127.0.0.1", 8998)]
+    if own:
+        lines += [given_up(10, ROOM, "127.0.0.1:8998", f"{status}; not a bootstrap server's answer")]
+    else:
+        lines += [
+            f"{at(10)} Failed to get prefill server info: {status}, <html>no</html>",
+            decode_failed(
+                12, ROOM, "Could not fetch prefill parallel info from bootstrap_addr: 127.0.0.1:8998", "handshake"
+            ),
+        ]
+    given = files(lines, [carried(10, ROOM, rid(ROOM + 1), "127.0.0.1", 8998)], [], RIGHT)
+    room = pasted.room(tmp_path, ROOM, **given)
+    assert room.cause is not None
+    assert room.cause.code == "PD205"
+    assert f"127.0.0.1:8998 answered {status}" in room.cause.headline
+    told = diagnose(pasted.library(tmp_path, **given))
+    assert [(one.code, one.rooms) for one in told.findings] == [("PD205", (ROOM,))]
+    assert "PD209" not in {one.code for one in told.remarks}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pdctl.doctor.check import Facts, Finding
     from pdctl.fleet.observations import Bootstrap, ObservedEngine, RankAddress
 
-ANSWERED = re.compile(r": \d{3} ")  # an HTTP status before the reason
+UNNAMED = re.compile(r": (?:400|404|503) ")  # the statuses of a bootstrap server that does not know a rank
 SERVICE = (".svc", ".svc.cluster.local")  # a Kubernetes Service name, which outlives the pods behind it
 
 
@@ -115,17 +115,18 @@ def unregistered(facts: Facts) -> list[Finding] | Skipped | Unknown:
         short = owed is not None and have is not None and have < owed
         if short or _refused(seen) or _gave_no_topology(seen):
             found.append(_while_starting(_unregistered(claim, seen, have, owed), engines[claim.prefill]))
-    dark = [
-        claim.prefill
+    dark = {
+        claim.prefill: seen.unranked[0]
         for claim, seen in _with_own_server(facts)
         if seen is not None and seen.unranked and not _refused(seen)
-    ]
-    return found or (Unknown(f"ranks of {names(dark)} were not named in time") if dark else _seen_all(facts))
+    }
+    why = "; ".join(f"{prefill}: {said}" for prefill, said in dark.items())
+    return found or (Unknown(f"not every rank was named: {why}") if dark else _seen_all(facts))
 
 
 def _refused(seen: Bootstrap) -> list[str]:
     """Ranks it was asked for and refused to name. One that was not asked for, or not in time, proves nothing."""
-    return [line for line in seen.unranked if ANSWERED.search(line)]
+    return [line for line in seen.unranked if UNNAMED.search(line)]
 
 
 def _gave_no_topology(seen: Bootstrap) -> bool:

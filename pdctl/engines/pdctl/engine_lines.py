@@ -16,9 +16,9 @@ AT_INFO = frozenset(
         "abort-sent", "abort-received", "abort-ignored",
     }
 )  # fmt: skip
-_RID = r"rid='(?P<rid>[^']*)'"
+_RID = r"rid=(?:'(?P<rid>[^']*)'|\"[^\"]*\")"
 _ROOM = r"room=(?P<room>\d+) "
-_STEP = r"Room step: room=(?P<room>\d+) rid='(?P<rid>[^']*)' phase="
+_STEP = r"Room step: room=(?P<room>\d+) rid=(?:'(?P<rid>[^']*)'|\"[^\"]*\") phase="
 
 ROWS = (
     Row(
@@ -338,7 +338,7 @@ ROWS = (
     ),
     Row(
         "aborted-by-rid", ENGINE, Level.INFO, "", b" request(s) matching rid=",
-        r"Aborted (?P<requests>\d+) request\(s\) matching rid='(?P<rid>[^']*)'",
+        r"Aborted (?P<requests>\d+) request\(s\) matching rid=(?:'(?P<rid>[^']*)'|\"[^\"]*\")",
         "[2026-11-21 19:44:33] Aborted 1 request(s) matching rid='74ad9ff27b00454c94b557ddc4eed3f7'", cause="PD706",
     ),
     Row(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pdctl.render.term import Term
     from pdctl.trace.room import Room, RoomStep
 
-OVER = frozenset({"ok", "failed", "aborted", "refused"})
+OVER = frozenset({"ok", "failed", "retried", "aborted", "refused"})
 
 
 class RoomFollower:

@@ -115,6 +115,7 @@ MARKS = {
     "ok": OutcomeMark("✓", "+", "green", "the KV pages arrived and the decode finished"),
     "failed": OutcomeMark("✗", "x", "red", "no known cause"),
     "hung": OutcomeMark("✗", "x", "red", "no known cause"),
+    "retried": OutcomeMark("-", "-", "yellow", "the router tried its request again, and answered it"),
     "aborted": OutcomeMark("-", "-", "yellow", "the client left: nothing of the deployment failed"),
     "refused": OutcomeMark("-", "-", "yellow", "the request itself was refused: nothing of the deployment failed"),
     "incomplete": OutcomeMark("!", "!", "yellow", "the logs end before the room does"),

@@ -112,7 +112,10 @@ def _sent(case: Case, instance: ObservedInstance | None) -> tuple[str, tuple[Pro
     for event in case.room_events.events:
         if event.proves(Sign.REQUEST_ARRIVED) and event.values.get("port"):
             port = "null" if event.values["port"] == "None" else event.values["port"]
-            return port, (Proof(f"the request carried bootstrap port {port}", event),)
+            carried = Proof(f"the request carried bootstrap port {port}", event)
+            listed, start = _listed_port(case, instance)
+            same = listed == port and not case.room_events.by("router")
+            return port, (carried, *start) if same else (carried,)
     own = [event for event in case.room_events.by("router") if "addr" in event.values]
     if own:
         address = parse_address(own[0].values["addr"])
@@ -178,7 +181,8 @@ def unreachable(case: Case) -> CauseFinding | None:
         return CauseFinding(code, sender.side, why, (*proofs, *said), name, fills, fix)
     why = f"nothing listens at {address}, where the request sent the decode"
     fix = f"curl -sS http://{pasteable(address)}/health   # from the decode's host"
-    return CauseFinding("PD205", "prefill", why, (*proofs, *said), name, fills, fix)
+    side = "prefill" if own is not None else ""  # its own log names this port; else the address may be wrong
+    return CauseFinding("PD205", side, why, (*proofs, *said), name, fills, fix)
 
 
 def _no_address(case: Case, failed: Event) -> CauseFinding:
@@ -191,8 +195,8 @@ def _no_address(case: Case, failed: Event) -> CauseFinding:
     return CauseFinding("PD205", sender.side, why, (Proof("the decode gave the room up", failed),), "", fills, fix)
 
 
-def _unusable(case: Case, address: HostPort, answer: tuple[str, Event], failed: Event) -> CauseFinding | None:
-    """A server answered: it waits for its ranks, or it is not the right bootstrap server; nothing else follows."""
+def _unusable(case: Case, address: HostPort, answer: tuple[str, Event], failed: Event) -> CauseFinding:
+    """A server answered: it waits for its ranks, it is not the right bootstrap server, or something else refused."""
     status, line = answer
     owner = case.deployment.bootstrap_owner(address)
     name = owner.name if owner else case.prefill.name if case.prefill else str(address)
@@ -214,7 +218,12 @@ def _unusable(case: Case, address: HostPort, answer: tuple[str, Event], failed: 
         fills |= {"instance": asked.name, "prefill": asked.name, "url": case.who.url or "", "sender": sender.name}
         why = f"{address} answered {status}, and {asked.name}'s bootstrap server listens on {asked.bootstrap_port}"
         return CauseFinding(code, sender.side, why, (*proofs, *said), asked.name, fills, sender.fix(case, asked))
-    return None
+    why = (
+        f"{address} answered {status} where the decode asked for the ranks of {name}: another server, a proxy before "
+        "it, or an error of its own"
+    )
+    fills |= {"observed": f"{address} answered {status}", "host": address.host, "port": str(address.port)}
+    return CauseFinding("PD205", "prefill" if owner else "", why, proofs, name, fills)
 
 
 def _silent(case: Case, owner: ObservedInstance, address: HostPort, proofs: tuple[Proof, ...]) -> CauseFinding:

@@ -67,7 +67,8 @@ def client_left(case: Case) -> CauseFinding | None:
         answer, late = case.undelivered
         why = f"the client closed its connection to the router, which had not handed on the answer for {late:.3g} s"
         proofs.append(Proof(f"{answer.instance} had finished the answer {late:.3g} s before", answer))
-    return CauseFinding("PD706", "client", why, tuple(proofs), asked[0].instance if asked else "", fills, fix)
+    side = "client" if gone or (not asked and _writes_calls(case, first.instance)) else ""
+    return CauseFinding("PD706", side, why, tuple(proofs), asked[0].instance if asked else "", fills, fix)
 
 
 def _abort_requests(case: Case, abort: Event) -> list[Event]:
@@ -242,7 +243,8 @@ def zero(case: Case) -> CauseFinding | None:
     why = "a request used room 0, which the decode reads as: nothing was written yet"
     proof = Proof("room 0 in a real transfer", first)
     fix = "draw the room in the router, from 1 to 2^63 - 1"
-    return CauseFinding("PD716", "client", why, (proof,), decode.name, {"instance": decode.name}, fix)
+    side = "router" if case.routed else ""  # who drew it
+    return CauseFinding("PD716", side, why, (proof,), decode.name, {"instance": decode.name}, fix)
 
 
 def shared(case: Case) -> CauseFinding | None:

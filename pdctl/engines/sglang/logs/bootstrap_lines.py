@@ -163,10 +163,18 @@ ROWS = (
     ),
     Row(
         "shape-refused", Speaker.SGLANG, Level.ERROR, "decode", b"Failed to get prefill ",
-        r"Failed to get prefill (?:server|parallel) info: (?P<status>\d+), (?P<reason>.*)",
+        r"Failed to get prefill (?:server|parallel) info: (?P<status>503), (?P<reason>.*not fully registered.*)",
         "[2026-11-21 02:04:32] Failed to get prefill server info: 503, Prefill server not fully registered yet "
         "(0 workers registered).",
         cause="PD209",
+        proves=(Sign.BOOTSTRAP_ANSWERED,),
+    ),
+    Row(
+        # Another server, or one in between: a proxy that asks for a password, a gateway whose backend is down.
+        "shape-answered-badly", Speaker.SGLANG, Level.ERROR, "decode", b"Failed to get prefill ",
+        r"Failed to get prefill (?:server|parallel) info: (?P<status>\d+), (?P<reason>.*)",
+        "[2026-11-21 02:04:32] Failed to get prefill server info: 403, <html>Forbidden</html>",
+        cause="PD205",
         proves=(Sign.BOOTSTRAP_ANSWERED,),
     ),
     Row(

@@ -178,7 +178,7 @@ ROWS = (
     ),
     Row(
         "chunk-empty", Speaker.SGLANG, Level.INFO, "prefill", b"Skip sending kv chunk for request ",
-        r"Skip sending kv chunk for request req\.rid='(?P<rid>[^']*)' req\.bootstrap_room=(?P<room>\d+) "
+        r"Skip sending kv chunk for request req\.rid=(?:'(?P<rid>[^']*)'|\"[^\"]*\") req\.bootstrap_room=(?P<room>\d+) "
         r"because page_indices is empty",
         "[2026-11-21 02:01:29] Skip sending kv chunk for request req.rid='2bfafc2472b4467383402a55ee1d31d5' "
         "req.bootstrap_room=7707449254856086911 because page_indices is empty",
@@ -186,7 +186,7 @@ ROWS = (
     ),
     Row(
         "chunk-not-due", Speaker.SGLANG, Level.DEBUG, "prefill", b"send_kv_chunk skip: rid=",
-        r"send_kv_chunk skip: rid=(?P<rid>\S+) start_send_idx=(?P<start>\d+) end_idx=(?P<end>\d+)",
+        r"send_kv_chunk skip: rid=(?P<rid>.+) start_send_idx=(?P<start>\d+) end_idx=(?P<end>\d+)",
         "[2026-11-21 02:06:50] send_kv_chunk skip: rid=2bfafc2472b4467383402a55ee1d31d5 start_send_idx=4 end_idx=4",
         Span(V0_5_11), needs=DEBUG,
     ),

@@ -92,14 +92,14 @@ _SILENCE = (
     ),
     Row(
         "prefill-poll-unexpected", Speaker.SGLANG, Level.WARNING, "prefill", b": unexpected poll state ",
-        r"PP rank (?P<rank>\d+): unexpected poll state (?P<state>\S+) for rid (?P<rid>\S+) ",
+        r"PP rank (?P<rank>\d+): unexpected poll state (?P<state>\S+) for rid (?P<rid>.+) ",
         "[2026-11-21 02:06:50] PP rank 0: unexpected poll state KVPoll.Bootstrapping for rid "
         "2bfafc2472b4467383402a55ee1d31d5 from consensus; treating as undone",
         Span(V0_5_10),
     ),
     Row(
         "prefill-poll-unexpected-old", Speaker.SGLANG, Level.WARNING, "prefill", b"Unexpected polling state ",
-        r"Unexpected polling state (?P<state>\S+) for rid (?P<rid>\S+) in inflight queue",
+        r"Unexpected polling state (?P<state>\S+) for rid (?P<rid>.+) in inflight queue",
         "[2026-11-21 02:06:50] Unexpected polling state KVPoll.Bootstrapping for rid 2bfafc2472b4467383402a55ee1d31d5 "
         "in inflight queue; treating as undone",
         Span(V0_5_10, V0_5_16),

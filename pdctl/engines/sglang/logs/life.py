@@ -194,7 +194,7 @@ ROWS = (
     Row(
         "client-disconnected", Speaker.SGLANG, Level.INFO, "", b"[http_server] Client disconnected: ",
         r"\[http_server\] Client disconnected: (?=(?:.{0,400}?\(type (?P<kind>\d)\))?"
-        r"(?:.{0,400}?obj\.rid='(?P<rid>[^']*)')?)(?P<reason>.*)",
+        r"(?:.{0,400}?obj\.rid=(?:'(?P<rid>[^']*)'|\"[^\"]*\"))?)(?P<reason>.*)",
         "[2026-11-21 02:07:07] [http_server] Client disconnected: Request is disconnected from the client side "
         "(type 1). Abort request obj.rid='badac3cbd6c54ba4b02bc9c9299da2db'",
         Span(V0_5_13), Phase.ABORTED, cause="PD706",
@@ -231,7 +231,7 @@ ROWS = (
     ),
     Row(
         "output-unwanted", Speaker.SGLANG, Level.WARNING, "", b" but the state was deleted in TokenizerManager.",
-        r"Received output for rid='?(?P<rid>[^\s']+)'? but the state was deleted in TokenizerManager\.",
+        r"Received output for rid='?(?P<rid>.+?)'? but the state was deleted in TokenizerManager\.",
         "[2026-11-21 02:18:56] Received output for rid='b19891ef380e4d59a023d507187bb770' but the state was deleted in "
         "TokenizerManager.",
     ),

@@ -13,19 +13,28 @@ LOG_REQUESTS = "--log-requests"
 TIME_STATS = "--enable-request-time-stats-logging"
 
 # Fields are in the dataclass's order, which differs by release. A batch shows lists of rids and rooms, to be zipped.
-# Text from a client is in quotes, as repr() writes them: a room inside them is not this request's.
+# Text from a client is in quotes, as repr() and json.dumps() write them: a room inside them is not this request's.
 _TO = r"""[^'"]*?(?:(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")[^'"]*?)*?\b"""
 _RID = rf"(?={_TO}rid=(?:'(?P<rid>[^']*)'|\[(?P<rids>[^\]]*)\]))?"
 _ROOM = (
     rf"(?={_TO}bootstrap_host='(?P<host>[^']*)')?(?={_TO}bootstrap_port=(?P<port>\d+|None))?"
     rf"(?={_TO}bootstrap_room=(?:(?P<room>\d+)|\[(?P<rooms>[\d, ]*)\]))?"
 )
-# --log-requests-format json (0.5.8+): one object after the usual prefix.
+# The lines with times write a client's rid without quotes: what the engine itself writes stands behind it, so the last
+# match counts, and the times are what no other such line follows.
+_BARE_RID = r"rid=(?P<rid>.+)(?<!, bootstrap_room=None)(?:, bootstrap_room=None)?, "
+_TIMES = r"(?P<times>(?!.*, type=).*)"
+# --log-requests-format json (0.5.8+): one object after the usual prefix. A nested object may be a client's.
 _EVENT = r'\{"timestamp": "[^"]*", "event": '
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_NESTED = _STRING
+for _ in range(4):  # levels of a client's objects
+    _NESTED = rf"{_STRING}|\{{(?:[^{{}}\"]|{_NESTED})*\}}"
+_OBJ = rf'(?:[^{{}}"]|{_STRING})*?"obj": \{{(?:[^{{}}"]|{_NESTED})*?'
 _JSON = (
     r'(?=.{0,400}?"rid": (?:"(?P<rid>[^"]*)"|\[(?P<rids>[^\]]*)\]))?'
-    r'(?=.*?"bootstrap_host": "(?P<host>[^"]*)")?(?=.*?"bootstrap_port": (?P<port>\d+|null))?'
-    r'(?=.*?"bootstrap_room": (?:(?P<room>\d+)|\[(?P<rooms>[\d, ]*)\]))?'
+    rf'(?={_OBJ}"bootstrap_host": "(?P<host>[^"]*)")?(?={_OBJ}"bootstrap_port": (?P<port>\d+|null))?'
+    rf'(?={_OBJ}"bootstrap_room": (?:(?P<room>\d+)|\[(?P<rooms>[\d, ]*)\]))?'
 )
 DEBUG = "--log-level debug"
 
@@ -93,8 +102,8 @@ ROWS = (
     ),
     Row(
         "prefill-times-old", Speaker.SGLANG, Level.INFO, "prefill", b"Req Time Stats(rid=",
-        r"Req Time Stats\(rid=(?P<rid>[^,)]+), bootstrap_room=(?P<room>\d+), input len=(?P<input>\d+), "
-        r"output len=(?P<output>\d+), type=prefill\): (?P<times>.*)",
+        r"Req Time Stats\(rid=(?P<rid>.+), bootstrap_room=(?P<room>\d+), input len=(?P<input>\d+), "
+        r"output len=(?P<output>\d+), type=prefill\): " + _TIMES,
         "[2026-11-21 01:26:22] Req Time Stats(rid=2bfafc2472b4467383402a55ee1d31d5, "
         "bootstrap_room=7707449254856086911, input len=5, output len=1, type=prefill): bootstrap_duration=12.10ms, "
         "queue_duration=0.41ms, forward_duration=88.20ms, start_time=42.123",
@@ -103,8 +112,8 @@ ROWS = (
     ),
     Row(
         "decode-times-old", Speaker.SGLANG, Level.INFO, "decode", b"Req Time Stats(rid=",
-        r"Req Time Stats\(rid=(?P<rid>[^,)]+), bootstrap_room=(?P<room>\d+), input len=(?P<input>\d+), "
-        r"output len=(?P<output>\d+), type=decode\): (?P<times>.*)",
+        r"Req Time Stats\(rid=(?P<rid>.+), bootstrap_room=(?P<room>\d+), input len=(?P<input>\d+), "
+        r"output len=(?P<output>\d+), type=decode\): " + _TIMES,
         "[2026-11-21 01:26:22] Req Time Stats(rid=2bfafc2472b4467383402a55ee1d31d5, "
         "bootstrap_room=7707449254856086911, input len=5, output len=8, type=decode): prealloc_duration=1.10ms, "
         "transfer_duration=92.41ms, queue_duration=0.10ms, forward_duration=310.22ms, start_time=42.123",
@@ -113,17 +122,17 @@ ROWS = (
     ),
     Row(
         "times-old", Speaker.SGLANG, Level.INFO, "", b"Req Time Stats(rid=",
-        r"Req Time Stats\(rid=(?P<rid>[^,)]+)(?:, bootstrap_room=\w+)?, input len=(?P<input>\d+), "
-        r"output len=(?P<output>\d+), type=(?P<kind>\w+)\): (?P<times>.*)",
+        r"Req Time Stats\(" + _BARE_RID + r"input len=(?P<input>\d+), "
+        r"output len=(?P<output>\d+), type=(?P<kind>\w+)\): " + _TIMES,
         "[2026-11-21 01:26:22] Req Time Stats(rid=2bfafc2472b4467383402a55ee1d31d5, input len=5, output len=8, "
         "type=unified): queue_duration=0.10ms, forward_duration=310.22ms, start_time=42.123",
         Span(V0_5_3, V0_5_12), needs=TIME_STATS,
     ),
     Row(
         "prefill-times", Speaker.SGLANG, Level.INFO, "prefill", b"ReqTimeStats(rid=",
-        r"ReqTimeStats\(rid=(?P<rid>[^,)]+), bootstrap_room=(?P<room>\d+), input_len=(?P<input>\d+), "
+        r"ReqTimeStats\(rid=(?P<rid>.+), bootstrap_room=(?P<room>\d+), input_len=(?P<input>\d+), "
         r"cached_input_len=(?P<cached>\d+), output_len=(?P<output>\d+)(?:, attempts=(?P<attempts>\d+))?, "
-        r"type=prefill\): (?P<times>.*)",
+        r"type=prefill\): " + _TIMES,
         "[2026-11-21 19:44:33] ReqTimeStats(rid=ae84787d41d54e459c79ecd0bd1f5177, bootstrap_room=3931829090235125, "
         "input_len=1, cached_input_len=0, output_len=1, type=prefill): bootstrap_duration=20.88ms, "
         "queue_duration=0.14ms, forward_duration=2.50ms, transfer_duration=5.40ms, entry_time=1795290273.746, "
@@ -133,9 +142,9 @@ ROWS = (
     ),
     Row(
         "decode-times", Speaker.SGLANG, Level.INFO, "decode", b"ReqTimeStats(rid=",
-        r"ReqTimeStats\(rid=(?P<rid>[^,)]+), bootstrap_room=(?P<room>\d+), input_len=(?P<input>\d+), "
+        r"ReqTimeStats\(rid=(?P<rid>.+), bootstrap_room=(?P<room>\d+), input_len=(?P<input>\d+), "
         r"cached_input_len=(?P<cached>\d+), output_len=(?P<output>\d+)(?:, attempts=(?P<attempts>\d+))?, "
-        r"type=decode\): (?P<times>.*)",
+        r"type=decode\): " + _TIMES,
         "[2026-11-21 19:44:33] ReqTimeStats(rid=74ad9ff27b00454c94b557ddc4eed3f7, bootstrap_room=3931829090235125, "
         "input_len=1, cached_input_len=0, output_len=1, type=decode): prealloc_queue_duration=13.96ms, "
         "transfer_duration=4.60ms, entry_time=1795290273.752, transfer_speed=0.01 GB/s, transfer_total=0.03 MB",
@@ -144,16 +153,17 @@ ROWS = (
     ),
     Row(
         "times", Speaker.SGLANG, Level.INFO, "", b"ReqTimeStats(rid=",
-        r"ReqTimeStats\(rid=(?P<rid>[^,)]+)(?:, bootstrap_room=\w+)?, input_len=(?P<input>\d+), "
+        r"ReqTimeStats\(" + _BARE_RID + r"input_len=(?P<input>\d+), "
         r"cached_input_len=(?P<cached>\d+), output_len=(?P<output>\d+)(?:, attempts=(?P<attempts>\d+))?, "
-        r"type=(?P<kind>\w+)\): (?P<times>.*)",
+        r"type=(?P<kind>\w+)\): " + _TIMES,
         "[2026-11-21 02:06:50] ReqTimeStats(rid=74ad9ff27b00454c94b557ddc4eed3f7, input_len=1, cached_input_len=0, "
         "output_len=1, attempts=0, type=unified): queue_duration=0.14ms, forward_duration=2.50ms",
         Span(V0_5_12), needs=TIME_STATS,
     ),
     Row(
         "request-without-room", Speaker.SGLANG, Level.ERROR, "", b"Disaggregated request received without boo",
-        r"Invalid request: Disaggregated request received without boot?strap room id\. req\.rid='(?P<rid>[^']*)'",
+        r"Invalid request: Disaggregated request received without boot?strap room id\. "
+        r"req\.rid=(?:'(?P<rid>[^']*)'|\"[^\"]*\")",
         "[2026-11-21 01:48:06] Invalid request: Disaggregated request received without boostrap room id. "
         "req.rid='badac3cbd6c54ba4b02bc9c9299da2db'",
         cause="PD712",
@@ -161,7 +171,7 @@ ROWS = (
     Row(
         "client-left", Speaker.SGLANG, Level.ERROR, "", b"Request is disconnected from the client side",
         r"\[http_server\] Error: Request is disconnected from the client side \((?P<kind>type \d)\)\. Abort request "
-        r"obj\.rid='(?P<rid>[^']*)'",
+        r"obj\.rid=(?:'(?P<rid>[^']*)'|\"[^\"]*\")",
         "[2026-11-21 20:09:51] [http_server] Error: Request is disconnected from the client side (type 1). Abort "
         "request obj.rid='b8a24d9b2a4e445ab98cf7187ca3eb9e'",
         phase=Phase.ABORTED, cause="PD706",
@@ -176,7 +186,7 @@ ROWS = (
     ),
     Row(
         "request-too-long", Speaker.SGLANG, Level.ERROR, "", b" exceeds the maximum number of tokens: ",
-        r"Request (?P<rid>\S+) exceeds the maximum number of tokens: (?P<tokens>\d+) > (?P<limit>\d+)",
+        r"Request (?P<rid>.+) exceeds the maximum number of tokens: (?P<tokens>\d+) > (?P<limit>\d+)",
         "[2026-11-21 01:48:06] Request badac3cbd6c54ba4b02bc9c9299da2db exceeds the maximum number of tokens: "
         "5000 > 4091",
         cause="PD505",
@@ -202,7 +212,7 @@ ROWS = (
     Row(
         "client-gone", Speaker.SGLANG, Level.ERROR, "", b"Request is disconnected from the client side",
         r"ValueError: Request is disconnected from the client side \((?P<kind>type \d)\)\. Abort request "
-        r"obj\.rid='(?P<rid>[^']*)'",
+        r"obj\.rid=(?:'(?P<rid>[^']*)'|\"[^\"]*\")",
         "ValueError: Request is disconnected from the client side (type 1). Abort request "
         "obj.rid='badac3cbd6c54ba4b02bc9c9299da2db'",
         cause="PD706",
@@ -211,33 +221,33 @@ ROWS = (
     # These name only the rid, which identifies the room within one instance.
     Row(
         "aborted-in-bootstrap", Speaker.SGLANG, Level.DEBUG, "prefill", b"Abort bootstrap queue request.",
-        r"Abort bootstrap queue request\. req\.rid='(?P<rid>[^']*)'",
+        r"Abort bootstrap queue request\. req\.rid=(?:'(?P<rid>[^']*)'|\"[^\"]*\")",
         "[2026-11-21 01:48:06] Abort bootstrap queue request. req.rid='badac3cbd6c54ba4b02bc9c9299da2db'",
         phase=Phase.ABORTED, cause="PD706", needs="--log-level debug",
         proves=(Sign.GAVE_UP_REQUEST,),
     ),
     Row(
         "aborted-in-flight", Speaker.SGLANG, Level.DEBUG, "prefill", b"Abort inflight queue request.",
-        r"Abort inflight queue request\. req\.rid='(?P<rid>[^']*)'",
+        r"Abort inflight queue request\. req\.rid=(?:'(?P<rid>[^']*)'|\"[^\"]*\")",
         "[2026-11-21 01:48:06] Abort inflight queue request. req.rid='badac3cbd6c54ba4b02bc9c9299da2db'",
         phase=Phase.ABORTED, cause="PD706", needs="--log-level debug",
     ),
     Row(
         "aborted-in-prealloc", Speaker.SGLANG, Level.DEBUG, "decode", b"Abort prealloc queue request.",
-        r"Abort prealloc queue request\. decode_req\.req\.rid='(?P<rid>[^']*)'",
+        r"Abort prealloc queue request\. decode_req\.req\.rid=(?:'(?P<rid>[^']*)'|\"[^\"]*\")",
         "[2026-11-21 01:48:06] Abort prealloc queue request. decode_req.req.rid='badac3cbd6c54ba4b02bc9c9299da2db'",
         phase=Phase.ABORTED, cause="PD706", needs="--log-level debug",
     ),
     Row(
         "aborted-in-transfer", Speaker.SGLANG, Level.DEBUG, "decode", b"Abort transfer queue request.",
-        r"Abort transfer queue request\. decode_req\.req\.rid='(?P<rid>[^']*)'",
+        r"Abort transfer queue request\. decode_req\.req\.rid=(?:'(?P<rid>[^']*)'|\"[^\"]*\")",
         "[2026-11-21 01:48:06] Abort transfer queue request. decode_req.req.rid='badac3cbd6c54ba4b02bc9c9299da2db'",
         phase=Phase.ABORTED, cause="PD706", needs="--log-level debug",
     ),
     Row(
         "aborted-queued", Speaker.SGLANG, Level.DEBUG, "", b" request. req.rid=",
         r"Abort (?P<queue>queued|running|grammar queue|chunked prefill|dLLM queued) request\. "
-        r"req\.rid='(?P<rid>[^']*)'",
+        r"req\.rid=(?:'(?P<rid>[^']*)'|\"[^\"]*\")",
         "[2026-11-21 01:48:06] Abort running request. req.rid='badac3cbd6c54ba4b02bc9c9299da2db'",
         phase=Phase.ABORTED, cause="PD706", needs="--log-level debug",
         proves=(Sign.REQUEST_CUT,),

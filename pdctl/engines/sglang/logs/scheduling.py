@@ -33,7 +33,7 @@ ROWS = (
     # From here to the periodic lines: not in the logs we recorded.
     Row(
         "context-corrupted", Speaker.SGLANG, Level.ERROR, "decode", b"Context corruption detected: Request ",
-        r"Context corruption detected: Request (?P<rid>\S+) \(bootstrap_room=(?P<room>\d+)\) received metadata from "
+        r"Context corruption detected: Request (?P<rid>.+) \(bootstrap_room=(?P<room>\d+)\) received metadata from "
         r"bootstrap_room=(?P<other_room>\d+)\.",
         "[2026-11-21 02:06:50] Context corruption detected: Request 2bfafc2472b4467383402a55ee1d31d5 "
         "(bootstrap_room=7707449254856086911) received metadata from bootstrap_room=5111113946003395278. Metadata "
@@ -42,14 +42,14 @@ ROWS = (
     ),
     Row(
         "context-corrupted-unread", Speaker.SGLANG, Level.ERROR, "decode", b"Context corruption detected: Request ",
-        r"Context corruption detected: Request (?P<rid>\S+) \(bootstrap_room=(?P<room>\d+)\) (?P<reason>.*)",
+        r"Context corruption detected: Request (?P<rid>.+) \(bootstrap_room=(?P<room>\d+)\) (?P<reason>.*)",
         "[2026-11-21 02:06:50] Context corruption detected: Request 2bfafc2472b4467383402a55ee1d31d5 "
         "(bootstrap_room=7707449254856086911) its metadata row was never written",
         Span(V0_5_9), Phase.FAILED, cause="PD711",
     ),
     Row(
         "metadata-not-ready", Speaker.SGLANG, Level.ERROR, "decode", b"Metadata unexpectedly not ready after readiness",
-        r"Metadata unexpectedly not ready after readiness gate: request (?P<rid>[^,]+), bootstrap_room=(?P<room>\d+), "
+        r"Metadata unexpectedly not ready after readiness gate: request (?P<rid>.+), bootstrap_room=(?P<room>\d+), "
         r"metadata_buffer_index=(?P<aux>\d+)",
         "[2026-11-21 02:06:50] Metadata unexpectedly not ready after readiness gate: request "
         "2bfafc2472b4467383402a55ee1d31d5, bootstrap_room=7707449254856086911, metadata_buffer_index=3",
@@ -92,61 +92,61 @@ ROWS = (
     ),
     Row(
         "hicache-prefetch-failed", Speaker.SGLANG, Level.WARNING, "decode", b"HiCache L3 prefetch failed for rid=",
-        r"HiCache L3 prefetch failed for rid=(?P<rid>[^:\s]+): (?P<reason>.*)",
+        r"HiCache L3 prefetch failed for rid=(?P<rid>.+): (?P<reason>.*)",
         "[2026-11-21 02:06:50] HiCache L3 prefetch failed for rid=2bfafc2472b4467383402a55ee1d31d5: storage is gone; "
         "falling back to L2-only LoadingBack",
         Span(V0_5_13),
     ),
     Row(
         "hicache-load-back-failed", Speaker.SGLANG, Level.WARNING, "decode", b"HiCache load_back failed for rid=",
-        r"HiCache load_back failed for rid=(?P<rid>[^:\s]+): (?P<reason>.*)",
+        r"HiCache load_back failed for rid=(?P<rid>.+): (?P<reason>.*)",
         "[2026-11-21 02:06:50] HiCache load_back failed for rid=2bfafc2472b4467383402a55ee1d31d5: device_indices=4, "
         "new_indices=2, expected decode_prefix_len=8 (l1=4, l2=2, l3=2)",
         Span(V0_5_13),
     ),
     Row(
         "optimistic-prefill-exhausted", Speaker.SGLANG, Level.INFO, "prefill", b" exhausted optimistic prefill ",
-        r"Req (?P<rid>\S+) exhausted optimistic prefill (?:attempts|retries) falling back to bootstrap queue",
+        r"Req (?P<rid>.+) exhausted optimistic prefill (?:attempts|retries) falling back to bootstrap queue",
         "[2026-11-21 02:06:50] Req 2bfafc2472b4467383402a55ee1d31d5 exhausted optimistic prefill attempts falling "
         "back to bootstrap queue",
         Span(V0_5_13),
     ),
     Row(
         "optimistic-prefill-retried", Speaker.SGLANG, Level.INFO, "prefill", b" optimistic prefill retry ",
-        r"Req (?P<rid>\S+) optimistic prefill retry (?P<attempt>\d+)/(?P<attempts>\d+)",
+        r"Req (?P<rid>.+) optimistic prefill retry (?P<attempt>\d+)/(?P<attempts>\d+)",
         "[2026-11-21 02:06:50] Req 2bfafc2472b4467383402a55ee1d31d5 optimistic prefill retry 1/3",
         Span(V0_5_13, V0_5_16),
     ),
     Row(
         "optimistic-prefill-yielded", Speaker.SGLANG, Level.INFO, "prefill", b" optimistic prefill yielded ",
-        r"Req (?P<rid>\S+) optimistic prefill yielded \((?P<attempt>\d+)/(?P<attempts>\d+) attempts used\)",
+        r"Req (?P<rid>.+) optimistic prefill yielded \((?P<attempt>\d+)/(?P<attempts>\d+) attempts used\)",
         "[2026-11-21 02:06:50] Req 2bfafc2472b4467383402a55ee1d31d5 optimistic prefill yielded (1/3 attempts used)",
         Span(V0_5_16),
     ),
     Row(
         "retraction-unresolved", Speaker.SGLANG, Level.ERROR, "decode", b"PD retract rebootstrap could not resolve ",
-        r"PD retract rebootstrap could not resolve the prefill /generate URL from bootstrap info \(rid=(?P<rid>\S+) "
-        r"bootstrap_room=(?P<room>\d+) bootstrap_addr=(?P<addr>[^)]*)\)",
+        r"PD retract rebootstrap could not resolve the prefill /generate URL from bootstrap info \(rid=(?P<rid>.+) "
+        r"bootstrap_room=(?P<room>\d+) bootstrap_addr=(?P<addr>[^)]{0,300})\)",
         "[2026-11-21 02:06:50] PD retract rebootstrap could not resolve the prefill /generate URL from bootstrap info "
         "(rid=2bfafc2472b4467383402a55ee1d31d5 bootstrap_room=7707449254856086911 bootstrap_addr=127.0.0.1:8998).",
         Span(V0_5_16), Phase.FAILED, cause="PD503",
     ),
     Row(
         "retraction-refused", Speaker.SGLANG, Level.ERROR, "decode", b"PD rebootstrap prefill failed for rid=",
-        r"PD rebootstrap prefill failed for rid=(?P<rid>\S+) status=(?P<status>\S+) body=(?P<reason>.*)",
+        r"PD rebootstrap prefill failed for rid=(?P<rid>.+) status=(?P<status>\S+) body=(?P<reason>.*)",
         "[2026-11-21 02:06:50] PD rebootstrap prefill failed for rid=2bfafc2472b4467383402a55ee1d31d5 status=503 "
         "body=busy",
         Span(V0_5_16),
     ),
     Row(
         "retraction-request-failed", Speaker.SGLANG, Level.ERROR, "decode", b"PD rebootstrap prefill request failed fo",
-        r"PD rebootstrap prefill request failed for rid=(?P<rid>\S+)",
+        r"PD rebootstrap prefill request failed for rid=(?P<rid>.+)",
         "[2026-11-21 02:06:50] PD rebootstrap prefill request failed for rid=2bfafc2472b4467383402a55ee1d31d5",
         Span(V0_5_16),
     ),
     Row(
         "abort-not-told", Speaker.SGLANG, Level.ERROR, "prefill", b"Failed to notify KV sender of abort for ",
-        r"Failed to notify KV sender of abort for (?P<rid>\S+)",
+        r"Failed to notify KV sender of abort for (?P<rid>.+)",
         "[2026-11-21 02:06:50] Failed to notify KV sender of abort for 2bfafc2472b4467383402a55ee1d31d5",
         Span(V0_5_20),
         proves=(Sign.ABORT_TALK,),
@@ -165,7 +165,7 @@ ROWS = (
     ),
     Row(
         "host-memory-short", Speaker.SGLANG, Level.ERROR, "decode", b"Not enough host memory for request ",
-        r"Not enough host memory for request (?P<rid>\S+)",
+        r"Not enough host memory for request (?P<rid>.+)",
         "[2026-11-21 02:06:50] Not enough host memory for request 2bfafc2472b4467383402a55ee1d31d5",
     ),
     Row(
@@ -175,7 +175,7 @@ ROWS = (
     ),
     Row(
         "offload-done", Speaker.SGLANG, Level.DEBUG, "decode", b"Finished backup request ",
-        r"Finished backup request (?P<rid>[^,]+), free host memory, len:(?P<tokens>\d+), cost time:(?P<seconds>[\d.]+)",
+        r"Finished backup request (?P<rid>.+), free host memory, len:(?P<tokens>\d+), cost time:(?P<seconds>[\d.]+)",
         "[2026-11-21 02:06:50] Finished backup request 2bfafc2472b4467383402a55ee1d31d5, free host memory, len:16, "
         "cost time:0.01 seconds.",
         needs=DEBUG,
