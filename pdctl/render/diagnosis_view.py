@@ -50,6 +50,9 @@ def _blocks(found: Diagnosis, term: Term, zone: dt.tzinfo | None) -> Iterator[li
     yield _remarks(found.remarks, term, places)
     yield _unknowns(found, term)
     yield _sources(found.sources, term, zone)
+    yield [
+        line for clock in found.clocks for line in prose(term, "clock:", wording.describe_clock(clock, term), "bold")
+    ]
     yield [line for note in found.notes for line in prose(term, "note:", note, "dim")]
 
 
@@ -258,7 +261,7 @@ def to_jsonl(found: Diagnosis, term: Term) -> str:
     """One object per part, with its kind in `part`; the verdict comes first."""
     whole = document(found)
     lines: list[dict[str, object]] = [
-        {"part": "verdict", **{key: whole[key] for key in ("schema", "window", "verdict", "rooms", "notes")}}
+        {"part": "verdict", **{key: whole[key] for key in ("schema", "window", "verdict", "rooms", "clocks", "notes")}}
     ]
     for name, key in (
         ("death", "deaths"),
@@ -320,6 +323,13 @@ def document(found: Diagnosis) -> dict[str, object]:
                 "known": each.known, "began": each.began, "ended": each.ended, "said": each.said or None,
             }
             for each in found.sources
+        ],
+        "clocks": [
+            {
+                "instance": each.instance, "offset_s": each.offset_s, "uncertainty_s": each.uncertainty_s,
+                "why": each.why,
+            }
+            for each in found.clocks
         ],
         "notes": list(found.notes),
     }  # fmt: skip

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pdctl.logs.library import Library
     from pdctl.logs.source import Log
     from pdctl.trace.observed_deployment import ObservedDeployment
-    from pdctl.trace.room import Evidence, MissingEvidence
+    from pdctl.trace.room import ClockOffset, Evidence, MissingEvidence
     from pdctl.trace.room_events import LostLines
 
 
@@ -143,6 +143,7 @@ class Diagnosis(NamedTuple):
     lost: str = ""  # the supervisor's word that lines are being lost, since when and why; "" if it says nothing
     lost_lines: tuple[LostLines, ...] = ()
     ended: str = ""  # that the supervisor died, which no log tells; "" if it did not
+    clocks: tuple[ClockOffset, ...] = ()  # of instances whose clock differs from the others', as lines of rooms show
 
     @property
     def wrong(self) -> bool:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pdctl.logs.library import Library
     from pdctl.trace.deployment_report import Death, LogSource
     from pdctl.trace.observed_deployment import ObservedDeployment, ObservedInstance, RouterWorkers
-    from pdctl.trace.room import Room, RoomSummary
+    from pdctl.trace.room import ClockOffset, Room, RoomSummary
     from pdctl.trace.room_events import LostLines
 
 TRACED, FEW = 200, 6  # broken rooms to trace: in small logs, and in large ones, where each costs a scan
@@ -74,6 +74,7 @@ def diagnose(library: Library) -> Diagnosis:
     broken = [one for one in found if one.outcome in BROKEN]
     suspect = [*broken, *(one for one in found if one.code and one.outcome not in BROKEN)]
     traced = [tracer.trace(one.room) for one in _chosen(suspect, library)]
+    examined = tuple(traced)
     left = {room.room for room in traced if left_on_purpose(room)}
     traced = [room for room in traced if room.room not in left]
     found = tuple(one for one in found if one.room not in left)
@@ -104,7 +105,7 @@ def diagnose(library: Library) -> Diagnosis:
     empty = library.limits is not None and library.empty
     return Diagnosis(
         shown, tuple(died), tuple(findings), rest, tally, untold, library.notes, library.limits, empty,
-        lost_lines=lost,
+        lost_lines=lost, clocks=_clocks([*examined, *_one_of_each_pair(tracer, found, examined)]),
     )  # fmt: skip
 
 
@@ -137,6 +138,32 @@ def _chosen(broken: Sequence[RoomSummary], library: Library) -> Sequence[RoomSum
     by_code = {one.code: one for one in reversed(broken)}
     chosen = dict.fromkeys([*by_code.values(), *broken[: FEW // 2], *broken[-FEW // 2 :]])
     return list(chosen)[:FEW]
+
+
+def _one_of_each_pair(tracer: Tracer, found: Iterable[RoomSummary], examined: Iterable[Room]) -> Iterator[Room]:
+    """A room of each pair of which none was traced, for what lines of both tell of their clocks; none in large logs."""
+    if sum(log.size for log in tracer.library.logs) > WHOLE:
+        return
+    known = {(room.prefill_requested, room.decode) for room in examined}
+    pairs: dict[tuple[str | None, str | None], int] = {}
+    for one in found:
+        if (one.prefill, one.decode) not in known:
+            pairs.setdefault((one.prefill, one.decode), one.room)
+    yield from map(tracer.trace, list(pairs.values())[:FEW])
+
+
+def _clocks(rooms: Iterable[Room]) -> tuple[ClockOffset, ...]:
+    """By how much an instance's clock is off, by the room that shows least of it: the rest may be a long wait."""
+    least: dict[str, ClockOffset] = {}
+    for room in rooms:
+        for clock in room.clocks:
+            known = least.get(clock.instance)
+            if clock.offset_s is None:
+                continue
+            if known is None or known.offset_s is None or abs(clock.offset_s) < abs(known.offset_s):
+                why = f"against {room.lanes[0].instance}, in room {room.room}: {clock.why}"
+                least[clock.instance] = clock._replace(why=why)
+    return tuple(least.values())
 
 
 def _deaths(

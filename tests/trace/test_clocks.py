@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import io
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pdctl.render.diagnosis_view import show
+from pdctl.render.term import Term
 from pdctl.render.trace import wording
+from pdctl.trace.diagnose import diagnose
 from tests.trace import pasted
-from tests.trace.engines import at, decode_timed_out, engine, got_info, received, rid, sending
+from tests.trace.engines import at, decode_timed_out, engine, finished, got_info, received, rid, sending
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,6 +49,26 @@ def test_a_message_takes_no_minute_and_does_not_come_before_it_was_sent(tmp_path
     assert room.ended is not None
     assert room.began is not None
     assert room.ended - room.began == pytest.approx(20.0, abs=2.0)
+
+
+@pytest.mark.parametrize("outcome", ["failed", "ok"])
+def test_the_deployments_report_names_the_clock_that_a_rooms_report_names(tmp_path: Path, outcome: str) -> None:
+    """Of rooms that went well, too: no log of theirs can be read beside another's while it is off."""
+    ends = decode_timed_out(120, ROOM) if outcome == "failed" else finished(101, ROOM, rid(ROOM))
+    lines = [received(99, ROOM, rid(ROOM)), sending(100, ROOM), ends]
+    files = {
+        "p0": engine("prefill", 30000, 8998, *got_info(136, ROOM), more=", log_requests=True"),
+        "d0": engine("decode", 30002, 8998, *lines, more=", log_requests=True"),
+    }
+    (of_room,) = pasted.room(tmp_path, ROOM, **files).clocks
+    told = diagnose(pasted.library(tmp_path, **files))
+    assert told.tally.rooms == {outcome: 1}
+    (clock,) = told.clocks
+    assert clock[:3] == of_room[:3]
+    assert clock.offset_s is not None
+    screen = io.StringIO()
+    show(told, Term(screen), dt.timezone.utc)
+    assert f"clock: {clock.instance} {clock.offset_s:+.3f} s" in screen.getvalue()
 
 
 def test_inside_one_second_a_file_keeps_its_order_and_two_files_none(tmp_path: Path) -> None:

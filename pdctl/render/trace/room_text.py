@@ -315,10 +315,8 @@ def _durations(room: Room, term: Term) -> list[str]:
 def _notes(room: Room, term: Term) -> list[str]:
     lines = []
     for clock in room.clocks:
-        if clock.offset_s is None:
-            continue
-        off = f"{clock.instance} {clock.offset_s:+.3f} s ±{clock.uncertainty_s:g} s ({clock.why})"
-        lines += prose(term, "clock", off.replace("±", term.symbol("±", "+-")), "dim")
+        if clock.offset_s is not None:
+            lines += prose(term, "clock", wording.describe_clock(clock, term), "dim")
     for note in room.notes:
         lines += prose(term, "note", note, "dim")
     return lines

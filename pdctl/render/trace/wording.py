@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pdctl.render.term import Term
     from pdctl.trace.deployment_report import Diagnosis
-    from pdctl.trace.room import Duration, Room, WrongPrefill
+    from pdctl.trace.room import ClockOffset, Duration, Room, WrongPrefill
 
 
 COARSE = 0.5  # seconds; for a clock this coarse or coarser the ± is shown
@@ -100,6 +100,12 @@ def _digits(seconds: float) -> int:
 
 
 MOST_SAID = 240  # characters of a line quoted in a headline
+
+
+def describe_clock(clock: ClockOffset, term: Term) -> str:
+    """By how much the instance's clock is ahead, and which lines show it."""
+    sign = term.symbol("±", "+-")
+    return f"{clock.instance} {clock.offset_s or 0.0:+.3f} s {sign}{clock.uncertainty_s:g} s ({clock.why})"
 
 
 class OutcomeMark(NamedTuple):
