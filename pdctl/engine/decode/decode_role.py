@@ -62,7 +62,7 @@ class DecodeRole(SchedulerRole):
         watched = [*self.prealloc, *self.transfer, *self.draining]
         if not watched:
             return
-        polls = self.resources.groups.replica.min_ints([self._state(req) for req in watched])
+        polls = self.resources.groups.replica.min_ints([self._state_or_drained(req) for req in watched])
         state = dict(zip(map(id, watched), polls, strict=True))
         self._poll_transfer(state)
         self._poll_draining(state)
@@ -190,21 +190,21 @@ class DecodeRole(SchedulerRole):
             return Failure("context_corruption", error.message)
         return None
 
-    def _state(self, req: Req) -> int:
-        """Return what this rank knows of the room; for a request that ended early, whether its pages are safe to free.
+    def _state_or_drained(self, req: Req) -> int:
+        """Return where the room stands on this rank; of a failed request, 1 if its pages are safe to free here, else 0.
 
         The row is checked here, before the ranks agree: a room that one rank cannot run fails on all of them.
         """
         receiver = _receiver(req)
-        if req.aborted:
-            return KVPoll.SUCCESS if receiver.drained else KVPoll.TRANSFERRING
+        if req.failed:
+            return int(receiver.drained)
         poll = receiver.poll()
         return KVPoll.FAILED if poll == KVPoll.SUCCESS and self._corruption(req) else poll
 
     def _poll_draining(self, state: dict[int, int]) -> None:
-        """Release pages once `_state` is SUCCESS: the prefill has stopped writing, or was given the time to."""
+        """Release pages that are drained on all ranks: the prefill has stopped writing, or was given the time to."""
         for req in self.draining:
-            if state[id(req)] == KVPoll.SUCCESS:
+            if state[id(req)]:
                 self.resources.outbox.append(Tokens(req.rid, [], drained=self._drained(req)))
                 self._release(req)
         self.draining = [req for req in self.draining if req.row >= 0]

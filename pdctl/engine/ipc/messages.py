@@ -3,8 +3,9 @@
 A frame is 4 bytes (b"PD", format version, kind of codec) and a msgpack body: one tagged struct. Nothing is unpickled.
 
 The messages are those between the tokenizer manager and the scheduler ranks (sglang 0.5.23 srt/managers/io_struct.py):
-`request_codec` is for the way from the tokenizer manager to scheduler rank 0 (through the DP controller if there is
-one), `reply_codec` for the way back. Times are in seconds of `steady_time()`.
+`request_codec` is for the way from the tokenizer manager to the leader of each DP group (through the DP controller if
+there is one) and on to its followers, `reply_codec` for the way back from the leaders. Times are in seconds of
+`steady_time()`.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class DisaggConfig:
     rank_ip: str  # where peers reach this rank's sockets
     page_size: int  # tokens
     kv_dtype: str  # of the pool, resolved; both sides must agree on the spelling
-    backend: str = "shm"  # nixl | shm | fake
+    backend: str = "shm"  # nixl | shm | mooncake | fake
     bootstrap_host: str = ""
     bootstrap_port: int = 0
     http_port: int = 0

@@ -36,7 +36,7 @@ class KVPoll(IntEnum):
         return self in (KVPoll.FAILED, KVPoll.SUCCESS)
 
     def advanced(self, to: KVPoll) -> KVPoll:
-        """Return the later state: states only increase, a failure overrides any unfinished state, final ones stay."""
+        """Return the later state: states increase, a failure overrides any that is not final, and final ones stay."""
         if self.final:
             return self
         return to if to == KVPoll.FAILED else max(self, to)
@@ -102,7 +102,7 @@ class FailureCode(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """`code` is one of FailureCode, or a code that a newer peer sent."""
+    """`code` is one of FailureCode, `peer_rank` or `context_corruption` (a role's own), or one that a newer peer sent."""
 
     code: str
     message: str

@@ -59,7 +59,7 @@ class PrefillRole(SchedulerRole):
         watched = [*self.bootstrap, *self.inflight, *self.draining, *early]
         if not watched:
             return
-        polls = self.resources.groups.replica.min_ints([_state(req) for req in watched])
+        polls = self.resources.groups.replica.min_ints([_state_or_drained(req) for req in watched])
         state = dict(zip(map(id, watched), polls, strict=True))
         self._poll_early(state)
         self._poll_bootstrap(state)
@@ -131,9 +131,9 @@ class PrefillRole(SchedulerRole):
         self.inflight = left
 
     def _poll_draining(self, state: dict[int, int]) -> None:
-        """Release the requests whose `_state` is SUCCESS: no write from their pages is outstanding on any rank."""
+        """Release the requests that are drained on all ranks: no write from their pages is outstanding."""
         for req in self.draining:
-            if state[id(req)] == KVPoll.SUCCESS:
+            if state[id(req)]:
                 self._release(req)
         self.draining = [req for req in self.draining if req.row >= 0]
 
@@ -150,14 +150,14 @@ class PrefillRole(SchedulerRole):
     def process_result(self, outcome: Outcome) -> None:
         self.waiting.end_pass()
         for req, _ in outcome.batch.parts:
-            if not req.aborted:
+            if not req.failed:
                 self.resources.keep(req)
         self.inflight.extend(outcome.made)
 
     def publish(self, outcome: Outcome) -> None:
         """Send the pages of this pass while the next one computes."""
         for req, _ in outcome.batch.parts:
-            if not req.aborted:
+            if not req.failed:
                 self._send(req, last=bool(req.output_ids))
 
     def _send(self, req: Req, last: bool) -> None:
@@ -239,11 +239,11 @@ def _sender(req: Req) -> Sender:
     return req.sender
 
 
-def _state(req: Req) -> int:
-    """Return this rank's state of the room; for an aborted request, SUCCESS once its writes are over."""
+def _state_or_drained(req: Req) -> int:
+    """Return where the room stands on this rank; of a failed request, 1 if its writes are over here, else 0."""
     sender = _sender(req)
-    if req.aborted:
-        return KVPoll.SUCCESS if sender.drained else KVPoll.TRANSFERRING
+    if req.failed:
+        return int(sender.drained)
     return sender.poll()
 
 

@@ -63,7 +63,7 @@ WORTH_A_THREAD = 4e8  # tokens of a pass × bytes of the checkpoint: a pass of s
 
 
 class Scheduler:
-    """One per rank. Every rank of a TP group runs the same turns; only rank 0 talks to the tokenizer manager."""
+    """One per rank. Every rank of a TP group runs the same turns; only leaders of DP groups reply."""
 
     def __init__(
         self, resources: Resources, role: SchedulerRole, mailbox: Mailbox, switch: RoleSwitch | None = None

@@ -121,7 +121,8 @@ class Req:
         return self.prompt_len + len(self.output_ids)
 
     @property
-    def aborted(self) -> bool:
+    def failed(self) -> bool:
+        """Whether it has ended without its whole answer: refused, failed or aborted."""
         return self.finish is not None and self.finish.type == "abort"
 
     def tokens(self, count: int) -> NDArray[np.int32]:

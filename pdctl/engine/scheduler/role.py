@@ -203,7 +203,7 @@ class UnifiedRole(SchedulerRole):
             return
         self.waiting.end_pass()
         for req, _ in outcome.batch.parts:
-            if not req.aborted:
+            if not req.failed:
                 self.resources.keep(req)
         for req in outcome.made:
             if req.finish is None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pdctl.engine")
 
-SMALLEST_SHARE = 8  # in a small pool the headroom of one request is at most this part of it
+HEADROOM_SHARE = 8  # the headroom of one request is at most this fraction (1/HEADROOM_SHARE) of the pool
 
 
 class Part(NamedTuple):
@@ -218,7 +218,7 @@ class Admission:
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
-        cap = max(resources.page_size, resources.capacity // SMALLEST_SHARE)
+        cap = max(resources.page_size, resources.capacity // HEADROOM_SHARE)
         self.reserved = min(resources.args.num_reserved_decode_tokens, cap)
 
     def admit(self, req: Req, active: Sequence[Req], fresh: bool = False) -> bool:

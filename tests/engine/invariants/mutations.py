@@ -36,7 +36,7 @@ def pages_are_released_twice(patch: pytest.MonkeyPatch) -> None:
     def twice(self: Resources, req: Any) -> None:
         row, pages = req.row, req.pages
         release(self, req)
-        if req.row < 0 <= row and req.aborted:
+        if req.row < 0 <= row and req.failed:
             self.allocator.free(pages)
 
     patch.setattr(Resources, "release", twice)
@@ -59,7 +59,7 @@ def an_end_is_told_twice(patch: pytest.MonkeyPatch) -> None:
     release = PrefillRole._release
 
     def twice(self: PrefillRole, req: Any) -> None:
-        if req.aborted and req.row >= 0:
+        if req.failed and req.row >= 0:
             self.resources.emit(req, [])
         release(self, req)
 
