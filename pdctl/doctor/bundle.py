@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from pdctl import __version__
 from pdctl.doctor import secret_document, secret_look, secret_name
-from pdctl.doctor.secret_name import (
+from pdctl.doctor.secret_shapes import (
     AGAIN,
     AUTHORIZATION,
     ENCODED,
@@ -136,14 +136,8 @@ def _account(taken: Counter[str]) -> str:
     return "".join(f"{count} × {name}\n" for name, count in sorted(taken.items()))
 
 
-def redact(text: str) -> tuple[str, Counter[str]]:
-    """`text` without secrets and prompts, and how often each rule removed something."""
-    found = search(text)
-    return found.text, found.taken
-
-
-def search(text: str, known: re.Pattern[str] | None = None) -> CleanText:
-    """Like `redact`; `known` matches what is secret wherever it occurs."""
+def remove_secrets(text: str, known: re.Pattern[str] | None = None) -> CleanText:
+    """Remove secrets and prompts; `known` matches what is secret wherever it occurs."""
     spans = [span for detector in DETECTORS for span in detector(text)]
     values = frozenset(text[span.start : span.end] for span in spans if span.rule in (FLAG, FIELD, AUTHORIZATION, URL))
     spans += [SecretSpan(*match.span(), AGAIN) for match in (known.finditer(text) if known else ())]
@@ -234,7 +228,7 @@ def of_files(files: Mapping[str, str], known: Iterable[str] = ()) -> tuple[dict[
     taken: Counter[str] = Counter()
     clean: dict[str, str] = {}
     for name, text in files.items():
-        found, named = _clean(name, text, anywhere), search(name, anywhere)
+        found, named = _clean(name, text, anywhere), remove_secrets(name, anywhere)
         taken += found.taken + named.taken
         clean[named.text] = found.text
     return clean, taken
@@ -244,9 +238,9 @@ def _clean(name: str, text: str, known: re.Pattern[str] | None) -> CleanText:
     """Clean JSON and YAML by their structure, so that they stay valid, and everything else as text."""
     if name.endswith(".json"):
         with contextlib.suppress(ValueError, RecursionError):
-            return secret_document.of_json(text, lambda leaf: search(leaf, known))
+            return secret_document.of_json(text, lambda leaf: remove_secrets(leaf, known))
     if name.endswith((".yaml", ".yml")):
-        found = secret_document.of_yaml(text, lambda leaf: search(leaf, known))
+        found = secret_document.of_yaml(text, lambda leaf: remove_secrets(leaf, known))
         if found is not None:
             return found
-    return search(text, known)
+    return remove_secrets(text, known)

@@ -8,12 +8,13 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pdctl.doctor import secret_name
-from pdctl.doctor import secret_name as shapes
-from pdctl.doctor.secret_name import (
+from pdctl.doctor.secret_shapes import (
     BLOCK,
     ESCAPED,
     FIELD,
     GONE,
+    KEPT,
+    KEPT_FAMILIES,
     PROMPT,
     QUOTE,
     TOKENS,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Search = Callable[[str], CleanText]
+    Removal = Callable[[str], CleanText]
 
 SAID, COUNTED = ("text", "prompt", "content"), ("input_ids", "output_ids")
 KUBERNETES = ("data", "stringData")
@@ -65,18 +66,18 @@ _DATA_JSON = re.compile(r"\"(?:data|stringData)\"\s{0,8}:\s{0,8}\{(?P<value>[^{}
 FEW = 3  # consecutive lines NAME=value that count as an environment
 
 
-def of_json(text: str, search: Search) -> CleanText:
+def of_json(text: str, remove_secrets: Removal) -> CleanText:
     """The JSON text `text` without secrets. Raise ValueError or RecursionError if it is not JSON."""
-    leaves = _Leaves(search)
+    leaves = _Leaves(remove_secrets)
     clean = leaves.clean(json.loads(text), "")
     return CleanText(json.dumps(clean, indent=1, ensure_ascii=False), leaves.taken, frozenset(leaves.values))
 
 
-def of_yaml(text: str, search: Search) -> CleanText | None:
+def of_yaml(text: str, remove_secrets: Removal) -> CleanText | None:
     """The YAML text `text` without secrets; None if it is not YAML of plain values."""
     import yaml  # late: a bundle without a run has no YAML
 
-    leaves = _Leaves(search)
+    leaves = _Leaves(remove_secrets)
     try:
         clean = leaves.clean(yaml.safe_load(text), "")
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -86,8 +87,8 @@ def of_yaml(text: str, search: Search) -> CleanText | None:
 
 
 class _Leaves:
-    def __init__(self, search: Search) -> None:
-        self._search = search
+    def __init__(self, remove_secrets: Removal) -> None:
+        self._remove_secrets = remove_secrets
         self.taken: Counter[str] = Counter()
         self.values: set[str] = set()
 
@@ -109,7 +110,7 @@ class _Leaves:
         secret = value.get("kind") == "Secret"
         clean: dict[object, object] = {}
         for key, each in value.items():
-            name = self._search(key).text if isinstance(key, str) else key
+            name = self._remove_secrets(key).text if isinstance(key, str) else key
             if secret and key in KUBERNETES and isinstance(each, dict):
                 clean[name] = dict.fromkeys(each, self._gone(FIELD))
             elif str(key).lower() in ENVIRONMENTS:
@@ -136,7 +137,7 @@ class _Leaves:
         if name and _is_secret(name, value):
             self.values.add(value)
             return self._gone(FIELD)
-        found = self._search(value)
+        found = self._remove_secrets(value)
         self.taken += found.taken
         self.values |= found.values
         return found.text
@@ -178,7 +179,7 @@ def _is_secret(name: str, value: str) -> bool:
 
 def is_kept(name: str) -> bool:
     """Whether a bundle keeps the value of this variable."""
-    return name in shapes.KEPT or name.startswith(shapes.KEPT_FAMILIES)
+    return name in KEPT or name.startswith(KEPT_FAMILIES)
 
 
 def environments(text: str) -> Iterator[SecretSpan]:

@@ -8,8 +8,8 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from pdctl.doctor import secret_name as shapes
-from pdctl.doctor.secret_name import (
+from pdctl.doctor.secret_name import named_values
+from pdctl.doctor.secret_shapes import (
     AUTHORIZATION,
     ENCODED,
     ESCAPED,
@@ -18,24 +18,30 @@ from pdctl.doctor.secret_name import (
     FORM,
     GONE,
     HASH,
+    HASHED,
+    HEADERS,
+    ISSUED,
     LONGEST,
     PRIVATE,
+    QUERIED,
     QUOTE,
     RANDOM,
+    REQUEST,
+    REQUEST_NAME,
     URL,
+    WEBHOOK,
     SecretSpan,
     closing,
     end_of_line,
     is_random,
     looks_secret,
-    named_values,
     unless_harmless,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_HEADER = re.compile(rf"(?i)(?<![A-Za-z0-9_])(?:{shapes.HEADERS})(?P<mid>{ESCAPED}[\"']?[ \t]{{0,4}}[:=,][ \t]{{0,4}})")
+_HEADER = re.compile(rf"(?i)(?<![A-Za-z0-9_])(?:{HEADERS})(?P<mid>{ESCAPED}[\"']?[ \t]{{0,4}}[:=,][ \t]{{0,4}})")
 _SCHEME = re.compile(r"(?i)(?:(?:bearer|basic|token|negotiate|apikey|key|bot|splunk|sso-key|ntlm)[ \t]+)?")
 _TO_END = re.compile(r"(?i)(?:digest|aws4-hmac-sha256|aws|signature|hawk|oauth|sharedkey)\b")
 _UNTIL_END = re.compile(r"(?:\\[^nr\"'\s]|[^\r\n\\\"'\0])+")
@@ -48,7 +54,7 @@ _SLASHED = re.compile(
 _BARE_USER = re.compile(
     r"(?<![\w/.%+-])[A-Za-z0-9_.-]{1,64}:(?!\d+@)(?P<value>[^\s@:/\"'<>,;()\[\]]{3,128})@(?=[A-Za-z0-9])"
 )
-_QUERY = re.compile(rf"(?i)(?:[?&;]|&amp;)(?:{shapes.QUERIED})=(?P<value>[^\s&\"'<>#;\\]{{3,}})")
+_QUERY = re.compile(rf"(?i)(?:[?&;]|&amp;)(?:{QUERIED})=(?P<value>[^\s&\"'<>#;\\]{{3,}})")
 _ACCOUNT = re.compile(r"(?i)\b(?:accountkey|sharedaccesskey|sharedaccesssignature)=(?P<value>[^\s;\"']{4,})")
 _USER_FLAG = re.compile(
     r"(?<!\S)[\"']?(?:-u|-U|--user|--proxy-user)(?:[ =]|[\"'],\s?)[\"']?[^\s:\"']{1,64}:(?P<value>[^\s\"']{3,256})"
@@ -114,10 +120,10 @@ def patterned(text: str) -> Iterator[SecretSpan]:
     ):  # fmt: skip
         for match in pattern.finditer(text):
             yield from unless_harmless(text, *match.span("value"), rule, True, "")
-    for pattern, rule in ((shapes.ISSUED, FORM), (shapes.HASHED, HASH)):
+    for pattern, rule in ((ISSUED, FORM), (HASHED, HASH)):
         for match in pattern.finditer(text):
             yield SecretSpan(*match.span(), rule)
-    for match in shapes.WEBHOOK.finditer(text):
+    for match in WEBHOOK.finditer(text):
         yield SecretSpan(*match.span(match.lastgroup or 0), URL)
 
 
@@ -155,7 +161,7 @@ def encoded(text: str) -> Iterator[SecretSpan]:
         run = match.group()
         if run.islower() or run.isupper() or run.isdigit():
             continue
-        named = shapes.REQUEST.match(run) or shapes.REQUEST_NAME.search(text, max(0, match.start() - 40), match.start())
+        named = REQUEST.match(run) or REQUEST_NAME.search(text, max(0, match.start() - 40), match.start())
         random = [] if named else [*_random_parts(run)]
         if random:
             yield from (SecretSpan(match.start() + first, match.start() + last, RANDOM) for first, last in random)

@@ -296,7 +296,7 @@ class Supervisor:
         if message.generation != handle.generation:
             return
         if isinstance(message, Exited):
-            self._note_death(message)
+            self._decide_on_death(message)
         elif isinstance(message, Located):
             self._journal.located(message.name, message.pid)
         elif isinstance(message, Told):
@@ -332,7 +332,8 @@ class Supervisor:
         old = tuple(url for url in before if url != spec.url)
         router_list.announce(router.url, spec, handle.generation, old, self._mailbox.put, self._credentials)
 
-    def _note_death(self, message: Exited) -> None:
+    def _decide_on_death(self, message: Exited) -> None:
+        """Note a death, and decide: start its instance again, leave it down, or end the run (`OnDeath`)."""
         name = message.name
         spec = self._handles[name].spec
         instance = spec.instance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from pdctl.doctor.bundle import redact
+from pdctl.doctor.bundle import remove_secrets
 from tests.cases import for_each
 
 KEY = "hunter2hunter2"
@@ -29,8 +29,8 @@ KEY = "hunter2hunter2"
     ],
 )
 def test_what_is_secret_goes_and_nothing_else(text: str, clean: str) -> None:
-    assert redact(text)[0] == clean
-    assert redact(clean)[0] == clean
+    assert remove_secrets(text).text == clean
+    assert remove_secrets(clean).text == clean
 
 
 def test_json_stays_json() -> None:
@@ -42,7 +42,7 @@ def test_json_stays_json() -> None:
         "limits": {"max_total_tokens": 4096, "token": None},
     }
     for indent in (None, 1):
-        text = redact(json.dumps(value, indent=indent))[0]
+        text = remove_secrets(json.dumps(value, indent=indent)).text
         assert KEY not in text
         told = json.loads(text)
         assert told["env"] == {"HF_TOKEN": "[redacted]", "PATH": "/bin"}

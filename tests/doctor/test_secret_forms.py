@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from pdctl.doctor import bundle
-from pdctl.doctor.bundle import GONE, redact
-from pdctl.doctor.secret_name import FLAG, PROMPT, TOKENS
+from pdctl.doctor.bundle import GONE, remove_secrets
+from pdctl.doctor.secret_shapes import FLAG, PROMPT, TOKENS
 from pdctl.launch import preflight
 from pdctl.launch.run_opening import open_run
 from pdctl.launch.run_record import RunOutcome, State
@@ -37,12 +37,12 @@ def test_there_are_a_hundred_and_no_two_are_the_same() -> None:
 
 @for_each("form", FORMS, ids=lambda form: form.name)
 def test_a_secret_goes_and_what_stands_beside_it_stays(form: SecretForm) -> None:
-    clean, taken = redact(form.text)
+    clean, taken, _ = remove_secrets(form.text)
     assert not [secret for secret in form.secrets if secret in clean], clean
     assert not [kept for kept in form.kept if kept not in clean], clean
     assert GONE in clean
     assert taken
-    assert redact(clean)[0] == clean
+    assert remove_secrets(clean).text == clean
 
 
 def test_no_form_comes_out_of_the_command(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def recorded() -> list[Path]:
 @for_each("path", recorded(), ids=lambda path: path.name)
 def test_recorded_logs_lose_prompts_and_nothing_else(path: Path) -> None:
     text = path.read_text(encoding="utf-8", errors="replace")
-    clean, taken = redact(text)
+    clean, taken, _ = remove_secrets(text)
     prose = {FLAG} if "the shared --api-key gates" in text else set()  # two words of smg's warning go with it
     assert set(taken) <= {PROMPT, TOKENS} | prose, taken
     for pattern in (r"room[=: ]+\d+", r"rid[=:]+'?[\w-]+", r"\d+\.\d+\.\d+\.\d+:\d+", r"[0-9a-f]{32}"):
@@ -147,4 +147,4 @@ KEPT = (
 
 @for_each("text", KEPT)
 def test_what_diagnosis_needs_stays(text: str) -> None:
-    assert redact(text) == (text, {})
+    assert remove_secrets(text)[:2] == (text, {})

@@ -274,7 +274,7 @@ def secrets(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
     half = text.rfind("\n", 0, len(text) // 2) + 1
     planted = f"{text[:half]}\n--api-key {PLANTED}\n{text[half:]}"
-    clean, taken = bundle.redact(planted)
+    clean, taken, _ = bundle.remove_secrets(planted)
     clean.encode("utf-8", "replace")
     assert PLANTED not in clean
     assert taken

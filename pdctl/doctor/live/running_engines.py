@@ -369,7 +369,7 @@ def _global(host: str) -> bool:
 
 def trace_blind(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD801: a healthy room would leave no line in the logs. pdctl's own engine always logs every step."""
-    silent = [engine for engine in facts.engines if engine.info and not _speaks(engine)]
+    silent = [engine for engine in facts.engines if engine.info and not _logs_rooms(engine)]
     blind = [engine for engine in silent if any(key in engine.info for key in TALKATIVE)]
     evidence = [f"{one.endpoint.url}/server_info: {', '.join(f'{key} false' for key in TALKATIVE)}" for one in blind]
     found = _together("PD801", blind, f"{' and '.join(TALKATIVE)} false", "one of them true on every engine", evidence)
@@ -378,7 +378,8 @@ def trace_blind(facts: Facts) -> list[Finding] | Skipped | Unknown:
     return found or _read_each(facts)
 
 
-def _speaks(engine: ObservedEngine) -> bool:
+def _logs_rooms(engine: ObservedEngine) -> bool:
+    """Whether it is configured so that a room leaves lines in its log."""
     loud = server_info.embedded(engine) or engine.text("log_level") == "debug"
     return loud or any(engine.info.get(key) for key in TALKATIVE)
 

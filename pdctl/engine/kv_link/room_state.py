@@ -102,7 +102,7 @@ class FailureCode(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """`code` is one of FailureCode, `peer_rank` or `context_corruption` (a role's own), or one that a newer peer sent."""
+    """`code` is one of FailureCode, `peer_rank` or `context_corruption` (of a role), or what a newer peer sent."""
 
     code: str
     message: str
