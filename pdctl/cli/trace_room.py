@@ -162,17 +162,17 @@ def chosen(words: list[str], rid: str | None, last_failed: bool, slowest: int | 
     if not words:
         hint = "give its number, --rid, --last-failed or --slowest 5; `pdctl rooms` lists them"
         raise UsageError("which room?", hint)
-    if RID.fullmatch(words[0]):
+    # Every form of a request id has 32 hex digits or a hyphen or an underscore.
+    if (len(words[0]) >= 32 or not words[0].isalnum()) and RID.fullmatch(words[0]):
         return WantedRoom(None, words[0]), words[1:]
     return WantedRoom(number(words[0]), typed=words[0]), words[1:]
 
 
 def number(text: str) -> int:
     """Parse a room as logs (decimal) or OTLP spans (hex) write it; digits alone are decimal. Else UsageError."""
-    if ROOM.fullmatch(text):
-        room = numerals.whole(text) if text.isdigit() else int(text, 16)
-        if room is not None and room <= numerals.LARGEST:
-            return room
+    room = numerals.whole(text) if text.isdigit() else int(text, 16) if ROOM.fullmatch(text) else None
+    if room is not None and room <= numerals.LARGEST:
+        return room
     hint = "write it as 2148025886387619708 or 0x1dcf43f1d9a31f3c; `pdctl rooms` lists them"
     raise UsageError(f"`{text}` is not a room: a number below 2^64, decimal or hex", hint)
 

@@ -287,7 +287,7 @@ _READERS = {
 # --- the arguments a process was started with, from the line in which it or its launcher logs them
 
 # The fields worth keeping, in the spelling of every release.
-WANTED = (
+WANTED = frozenset({
     "model_path", "served_model_name", "host", "port", "tp_size", "pp_size", "dp_size", "attn_dp_size", "ep_size",
     "attn_cp_size", "enable_dp_attention", "nnodes", "node_rank", "dist_init_addr", "page_size", "kv_cache_dtype",
     "context_length", "chunked_prefill_size", "max_running_requests", "max_total_tokens", "mem_fraction_static",
@@ -299,12 +299,12 @@ WANTED = (
     "disaggregation_decode_tp", "disaggregation_decode_dp", "disaggregation_prefill_pp", "num_reserved_decode_tokens",
     "disaggregation_decode_extra_slots", "disaggregation_decode_allocation_policy",
     "disaggregation_decode_polling_interval",
-)  # fmt: skip
+})  # fmt: skip
 
-_VALUE = r"(?:'(?P<text>[^']*)'|(?P<bare>[^\s,)}\]]+))"
-# Not compiled: a log has one of the two, and compiling it takes as long as thirty others.
-_CALL = r"\b(?P<name>" + "|".join(WANTED) + r")=" + _VALUE  # ServerArgs(page_size=16, …)
-_DICT = r"'(?P<name>" + "|".join(WANTED) + r")': " + _VALUE  # {'page_size': 16, …}
+# Any name: to compile a choice of the wanted ones takes as long as thirty other patterns.
+_CALL = compile_late(r"\b(\w+)=")  # ServerArgs(page_size=16, …)
+_DICT = compile_late(r"'(\w+)': ")  # {'page_size': 16, …}
+_VALUE = compile_late(r"'(?P<text>[^']*)'|(?P<bare>[^\s,)}\]]+)")
 
 
 class Mark(NamedTuple):
@@ -327,10 +327,15 @@ MARKED = (
 def read_arguments(text: str) -> dict[str, str]:
     """Field → value from either of SGLang's dumps, as written but unquoted (`None` and `True` stay words)."""
     pattern = _DICT if "': " in text[:80] else _CALL
-    return {
-        found["name"]: found["text"] if found["text"] is not None else found["bare"]
-        for found in re.finditer(pattern, text)
-    }
+    values: dict[str, str] = {}
+    at = 0
+    while (found := pattern.search(text, at)) is not None:
+        at = found.end()  # an object that is the value of an unwanted field may have wanted ones
+        value = _VALUE.match(text, at) if found[1] in WANTED else None
+        if value is not None:
+            values[found[1]] = value["text"] if value["text"] is not None else value["bare"]
+            at = value.end()
+    return values
 
 
 def version_marks(text: str) -> Iterator[Mark]:

@@ -11,24 +11,21 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from pdctl.late_pattern import compile_late
 from pdctl.named_tuple import NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 COLOUR = compile_late(rb"\x1b\[[0-9;:]{0,32}[A-Za-z]")
 # `prefill-0  │ …` (pdctl), `pdctl-prefill-1  | …` (docker compose)
 _NAMED = compile_late(rb"[A-Za-z0-9][A-Za-z0-9_.-]{0,127} {0,64}(?:\xe2\x94\x82|\|) ")
 # `[pod/prefill-0/engine] …` (kubectl logs --prefix)
+_NAME_BYTES = 256  # that hold the longest of them
 _POD = compile_late(rb"\[pod/[a-z0-9.-]{1,253}/[a-z0-9.-]{1,63}\] ")
 _LAYERS = 4  # such as a timestamp inside a name inside a timestamp; no collector writes more
 
 
-def peel(line: bytes, stamps: Sequence[re.Pattern[bytes]]) -> tuple[bytes, re.Match[bytes] | None]:
-    """The inner line without colour, and the collector's timestamp: the last one of `stamps` that stands before it."""
+def peel(line: bytes) -> tuple[bytes, re.Match[bytes] | None]:
+    """The inner line without colour, and the collector's timestamp: the last one that stands before it."""
     if b"\x1b" in line:
         line = COLOUR.sub(b"", line)
     outer: re.Match[bytes] | None = None
@@ -39,14 +36,35 @@ def peel(line: bytes, stamps: Sequence[re.Pattern[bytes]]) -> tuple[bytes, re.Ma
                 break
             line = COLOUR.sub(b"", inner) if b"\x1b" in inner else inner
             continue
-        found = _NAMED.match(line) or _POD.match(line)
+        found = _name_before(line)
         if found is None:
-            found = next((match for match in (stamp.match(line) for stamp in stamps) if match), None)
+            found = _stamp_before(line)
             if found is None:
                 break
             outer = found
         line = line[found.end() :]
     return line, outer
+
+
+def _name_before(line: bytes) -> re.Match[bytes] | None:
+    # A look at a few bytes first, as in the other functions: most logs need none of these patterns.
+    if line.startswith(b"[pod/"):
+        return _POD.match(line)
+    head = line[:_NAME_BYTES]
+    return _NAMED.match(line) if b"| " in head or b"\xe2\x94\x82 " in head else None
+
+
+def _stamp_before(line: bytes) -> re.Match[bytes] | None:
+    if line[10:11] == b"T":
+        return RFC3339.match(line)
+    return SYSLOG.match(line) if line[:3] in _MONTHS else None
+
+
+def _library_layout(line: bytes) -> re.Match[bytes] | None:
+    """The layout of a line of NIXL or glog."""
+    if line[:1] in (b"I", b"W", b"E", b"F"):
+        return GLOG.match(line)
+    return NIXL.match(line) if b" NIXL " in line[:40] else None  # bytes: a date, a time in nanoseconds
 
 
 def _unpack(line: bytes) -> bytes | None:
@@ -210,14 +228,14 @@ def cut_once(raw: bytes) -> LineParts:
         layout = TRACING.match(line)
         if layout is not None and line[layout.end() : layout.end() + 1].islower():
             return _behind_target(line, layout, None)
-    line, outer = peel(line, (RFC3339, SYSLOG))
+    line, outer = peel(line)
     layout = SGLANG.match(line)
     if layout is not None:
         return _behind(line, layout, outer)
     layout = TRACING.match(line)
     if layout is not None:
         return _behind_target(line, layout, outer)
-    layout = NIXL.match(line) or GLOG.match(line)
+    layout = _library_layout(line)
     if layout is not None:
         return LineParts(line, layout.end(), layout, outer, layout["level"], b"")
     return _behind(line, None, outer)

@@ -78,7 +78,7 @@ def parse(text: str, package: str = "sglang") -> Version:
         numbers.append(int(digits))
     if len(numbers) != 3:
         raise UsageError(f"`{text}` is not an {package} version", f"write it as {newest(package)}")
-    post = POST.search(rest)
+    post = POST.search(rest) if "post" in rest else None
     return (*numbers, int(post[1])) if post is not None and int(post[1]) else tuple(numbers)
 
 

@@ -94,7 +94,7 @@ def format_of(head: bytes) -> CollectorFormat | None:
     lines = [line for line in head.split(b"\n") if line.strip()][: LINES + 1]
     if len(lines) > 1 and len(lines) <= LINES and not head.endswith(b"\n"):
         lines.pop()  # cut off in the middle
-    if not lines or (lines[0][:3] == b"[20" and lines[-1][:3] == b"[20"):  # by far the most common: SGLang's own
+    if not lines or (_unframed(lines[0]) and _unframed(lines[-1])):  # by far the most common
         return None
     for form in (*FORMATS, _unmarked("stern", _STERN, lines), _unmarked("tagged", _TAGGED, lines)):
         if form is None or _share(form, lines[:FEW]) * SHARE < min(len(lines), FEW):
@@ -103,6 +103,14 @@ def format_of(head: bytes) -> CollectorFormat | None:
         if len(found) * SHARE >= len(lines) and _worth(form, found):
             return form
     return None
+
+
+def _unframed(line: bytes) -> bool:
+    """Whether a line begins as an engine's or a router's own, without anything of a collector."""
+    if line[:3] == b"[20":
+        return True
+    found = prefix.TRACING.match(line) if line[:2] == b"20" else None
+    return found is not None and line[found.end() : found.end() + 1].islower()
 
 
 def _share(form: CollectorFormat, lines: list[bytes]) -> int:

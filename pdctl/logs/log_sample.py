@@ -44,8 +44,8 @@ _HEX = compile_late(
     rb"|room[=\"': ]{1,6}(?=[0-9]{0,15}[a-f])[0-9a-f]{9,16}(?![0-9a-zA-Z-])"
 )
 # A room, or a request id as engines and routers make them; a smaller number may be anything.
-_ID = compile_late(rb"[0-9]{15,20}|[0-9a-f]{32}")
-_ID_LENGTHS = range(15, 33)
+_ROOM_DIGITS = range(15, 21)
+_RID_DIGITS = 32
 # Digits, letters and points stay, everything else parts words.
 _WORDS = bytes(byte if chr(byte).isascii() and (chr(byte).isalnum() or byte == 0x2E) else 0x20 for byte in range(256))
 _MOST_IDS = 64  # of a log's head, and as many of the rest: two logs are compared by them
@@ -136,7 +136,7 @@ class LogSample:
             most = len(found) + _MOST_IDS
             for line in lines:
                 words = line.translate(_WORDS).split()
-                names = [word for word in words if len(word) in _ID_LENGTHS and _ID.fullmatch(word)]
+                names = [word for word in words if len(word) >= _ROOM_DIGITS.start and _is_id(word)]
                 names = [name for name in names if name not in found]
                 stamp = stamp_of(cut(line)) if names else None
                 instant = _UTC.read(stamp) if stamp is not None and stamp.year else None
@@ -145,6 +145,12 @@ class LogSample:
                 if len(found) >= most:
                     break
         return found
+
+
+def _is_id(word: bytes) -> bool:
+    if len(word) == _RID_DIGITS:
+        return not word.strip(b"0123456789abcdef")
+    return len(word) in _ROOM_DIGITS and word.isdigit()
 
 
 def _first(lines: Iterable[bytes]) -> Stamp | None:

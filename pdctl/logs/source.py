@@ -20,6 +20,7 @@ from pdctl.named_tuple import NamedTuple
 from pdctl.suggestions import similar
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 
@@ -30,7 +31,7 @@ SPOOLED = 8 << 30  # bytes of a stream that are kept
 _TOLD = 4  # files that are left out and named
 POLL = 0.2  # seconds between checks whether files have grown
 _NODE = compile_late(r"(?P<instance>(?:prefill|decode)-\d+)-node[1-9]\d*\.log")  # pdctl launch
-_COMPRESSED = compile_late(r"\.(?:gz|zst|zstd)$")
+_COMPRESSED = (".gz", ".zst", ".zstd")
 _DAY = r"20\d\d-?(?:0[1-9]|1[0-2])-?(?:0[1-9]|[12]\d|3[01])(?:[-_T.]?\d[\d._-]*)?"
 _NUMBERED = compile_late(r"(?P<base>.+\.[A-Za-z][\w-]*)\.(?P<number>\d{1,4})")  # x.log.2
 _DATED_BEHIND = compile_late(
@@ -159,7 +160,7 @@ def _split_merged(found: _Found) -> Sequence[_Found]:
 def _of_stream(found: _Found, piece: StreamSource) -> _Found:
     """The source as a log of its own, beside the stream and under its own name."""
     node = f"{piece.name}.log"
-    return found._replace(part=piece.part, base=node if _NODE.fullmatch(node) else piece.name, mixed=piece.mixed)
+    return found._replace(part=piece.part, base=node if _node(node) else piece.name, mixed=piece.mixed)
 
 
 def _expand(path: str) -> list[str]:
@@ -263,7 +264,7 @@ def _named(sets: Mapping[Path, list[_Found]], names: Mapping[str, str]) -> tuple
         unnamed = [path for path in unnamed if path not in clear]
         depth += 1
     chosen.update({path: chosen[whole] for path, whole in shared.items()})
-    ordered = sorted(sets, key=lambda path: _NODE.fullmatch(path.name) is not None)
+    ordered = sorted(sets, key=lambda path: _node(path.name) is not None)
     return tuple(
         Log(
             chosen[path],
@@ -277,8 +278,12 @@ def _named(sets: Mapping[Path, list[_Found]], names: Mapping[str, str]) -> tuple
 
 def _log_of_node_0(path: Path) -> Path | None:
     """The path of node 0's log, if `path` is another node's log of the same instance; else None."""
-    node = _NODE.fullmatch(path.name)
+    node = _node(path.name)
     return path.with_name(node["instance"] + ".log") if node is not None else None
+
+
+def _node(name: str) -> re.Match[str] | None:
+    return _NODE.fullmatch(name) if "-node" in name else None
 
 
 def _given_name(path: Path, parts: Sequence[_Found], names: Mapping[str, str]) -> str:
@@ -304,7 +309,9 @@ class Generation(NamedTuple):
 
 def generation(name: str) -> Generation:
     """The generation of a file name without directory: `decode.log.2.gz` is the second rotated file of `decode.log`."""
-    name = _COMPRESSED.sub("", name)
+    name = _uncompressed(name)
+    if name.endswith(_ENDINGS) and ".g" not in name and "20" not in name:  # none of the patterns below: most names
+        return Generation(name, (2, "", 0))
     later = _LATER.fullmatch(name)
     if later is not None:
         return Generation(later["stem"] + later["ending"], (3, "", int(later["number"])))
@@ -323,6 +330,11 @@ def generation(name: str) -> Generation:
     return Generation(name, (2, "", 0))
 
 
+def _uncompressed(name: str) -> str:
+    ending = next((one for one in _COMPRESSED if name.endswith(one)), "")
+    return name.removesuffix(ending)
+
+
 def stem(base: str) -> str:
     """`prefill0.log` → `prefill0`: the instance's name if the user gave none."""
     for ending in _ENDINGS:
@@ -335,7 +347,7 @@ def is_log(name: str) -> bool:
     """Whether a file found in a directory is read: *.log*, *.txt, *.out, their generations, and anything compressed."""
     if name.startswith("."):
         return False
-    plain = _COMPRESSED.sub("", name)
+    plain = _uncompressed(name)
     if plain != name:
         return not plain.endswith(_ARCHIVES)
     return ".log" in name or generation(name).base.endswith(_ENDINGS)
