@@ -46,11 +46,11 @@ def kubernetes(
     pdctl render kubernetes qwen.yaml --flavour lws -o manifests/
     pdctl render kubernetes qwen.yaml --kubernetes-version 1.30
     """
-    from pdctl.manifests import object_validation
+    from pdctl.manifests import kubernetes_validation
     from pdctl.manifests.write import rendering
     from pdctl.topology import resolve
 
-    versions = object_validation.VERSIONS if version is None else (object_validation.schema_version(version),)
+    versions = kubernetes_validation.VERSIONS if version is None else (kubernetes_validation.schema_version(version),)
     read = resolve.load([resolve.find(each) for each in (topology, *(overlays or []))], sets or [])
     made = rendering.render(read, flavour.value if flavour is not None else None, versions)
     for caution in made.cautions:

@@ -20,7 +20,7 @@ from pdctl.engine.config.process_log import configure
 from pdctl.engine.drill import fault_points
 from pdctl.engine.ipc.channels import dist_address
 from pdctl.errors import LimitError, MissingExtraError, PdctlError, limits_named
-from pdctl.layout.serving import PortBlock
+from pdctl.layout.ports import PortBlock
 from pdctl.loopback import fix_of_listening
 from pdctl.name_lookup import LOOKUP, look_up
 

@@ -8,7 +8,7 @@ from pdctl.engines.kinds import EMBEDDED
 from pdctl.engines.sglang.behaviour import INPUTS_BEHIND_THE_DIST_PORT
 from pdctl.layout.hosts import LOCAL, NOWHERE, HostSeat, HostWish, assign, local, pods
 from pdctl.layout.instance_plan import InstancePlan
-from pdctl.layout.serving import Numbers, Serving
+from pdctl.layout.ports import Numbers
 from pdctl.layout.shape import PLAIN, Placement, ShapeWords, place
 from pdctl.layout.workload import NO_WORKLOAD, UNMEASURED, Budget, Measured, Nic, TrafficGoal
 from pdctl.named_tuple import NamedTuple
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pdctl.layout.gpu_memory import GpuMemory
     from pdctl.layout.hosts import Site
     from pdctl.layout.model_config import ModelShape
+    from pdctl.layout.serving import Serving
     from pdctl.layout.shape import Caution, Problem, RankPlace, Shape
     from pdctl.topology.model import Router
 

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines.kinds import EMBEDDED, ENGINES, ROUTERS
 from pdctl.engines.sglang.arguments import words
-from pdctl.layout.serving import NodeCommand, Pairs, node_http
+from pdctl.layout.ports import node_http
+from pdctl.layout.serving import NodeCommand, Pairs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pdctl.layout.serving import Numbers, Serving
+    from pdctl.layout.ports import Numbers
+    from pdctl.layout.serving import Serving
     from pdctl.layout.shape import Shape
     from pdctl.topology.model import FlagValue, Router
 

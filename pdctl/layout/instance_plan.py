@@ -14,7 +14,8 @@ from pdctl.named_tuple import NamedTuple
 if TYPE_CHECKING:
     from pdctl.layout.gpu_memory import GpuMemory
     from pdctl.layout.kv_links import KvLink
-    from pdctl.layout.serving import BoundPort, NodeCommand, Numbers, Serving
+    from pdctl.layout.ports import BoundPort, Numbers
+    from pdctl.layout.serving import NodeCommand, Serving
     from pdctl.layout.shape import Caution, Problem, RankPlace, Shape
     from pdctl.layout.transfer_bill import TransferBill
     from pdctl.layout.workload import Ratio
@@ -70,7 +71,7 @@ class InstancePlan(NamedTuple):
     @property
     def ports(self) -> tuple[BoundPort, ...]:
         """The ports known before the instance starts."""
-        from pdctl.layout.serving import embedded, occupied  # late: the rank table alone needs neither
+        from pdctl.layout.ports import embedded, occupied  # late: the rank table alone needs neither
 
         if self.serving.kind == EMBEDDED:
             return embedded(self.numbers, self.nnodes)

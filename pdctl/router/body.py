@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from pdctl.json_members import BadBody, JsonSpan, Scan, after_space
+from pdctl.large_json import BadBody, JsonSpan, Scan, after_space
 from pdctl.log_lines import rid_problem
 
 if TYPE_CHECKING:

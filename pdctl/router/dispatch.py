@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import orjson
 
-from pdctl.json_members import LARGE, MAX_WAITING, BadBody, Busy, LargeBodyReader
+from pdctl.large_json import LARGE, MAX_WAITING, BadBody, Busy, LargeBodyReader
 from pdctl.router.attempt import Attempt, ClientCall, LegCause, LegFailure
 from pdctl.router.body import GenerationBody, LargeGenerationBody
 from pdctl.router.clients import JSON, Exchange

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import zmq
 
-from pdctl.layout.serving import PortBlock
+from pdctl.layout.ports import PortBlock
 from tests.fuzz import edits
 from tests.fuzz.edits import SEPARATOR
 from tests.fuzz.rank_targets import BETWEEN, bootstrap_seeds, kv_seeds, meeting_seeds, node_seeds

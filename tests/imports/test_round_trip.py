@@ -8,7 +8,7 @@ from pdctl.imports.found import Sort
 from pdctl.imports.importer import import_texts
 from pdctl.layout.instance_plan import Plan
 from pdctl.layout.planner import plan_topology
-from pdctl.manifests import object_validation
+from pdctl.manifests import kubernetes_validation
 from pdctl.manifests.command_lines import parse
 from pdctl.manifests.write import rendering
 from pdctl.manifests.write.objects import stream
@@ -60,7 +60,7 @@ def test_a_plan_comes_back_as_it_was(name: str, sets: tuple[str, ...]) -> None:
 def test_rendered_manifests_come_back_as_they_were(flavour: str) -> None:
     """Whoever edits what pdctl rendered gets it back as a topology; unedited, it renders to the same bytes."""
     image = "targets.kubernetes.image=lmsysorg/sglang:v0.5.23"
-    versions = object_validation.VERSIONS[-1:]
+    versions = kubernetes_validation.VERSIONS[-1:]
     topology = resolve.load([resolve.find("deepseek-v3-wide")], (image, "targets.slurm=null"), {})
     rendered = stream(rendering.render(topology, flavour, versions).objects)
     made = import_texts([("deploy.yaml", rendered)], {}, topology.name, {})

@@ -15,8 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from pdctl.manifests.object_rules import spelt
-from pdctl.manifests.object_validation import faults
+from pdctl.manifests.kubernetes_rules import spelt
+from pdctl.manifests.kubernetes_validation import faults
 
 Object = dict[str, Any]
 

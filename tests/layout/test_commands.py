@@ -12,7 +12,8 @@ from pdctl.engine.config import engine_flags as engine
 from pdctl.engines.versions import NEWEST, SGLANG, V0_5_3, V0_5_8, V0_5_10, V0_5_13, V0_5_18, V0_5_22, Version, spell
 from pdctl.layout.commands import flag_words, instance
 from pdctl.layout.planner import plan_topology
-from pdctl.layout.serving import Flags, Numbers, Serving
+from pdctl.layout.ports import Numbers
+from pdctl.layout.serving import Flags, Serving
 from pdctl.layout.shape import Shape
 from pdctl.router import router_args as router
 from pdctl.topology.resolve import load

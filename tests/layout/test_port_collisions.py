@@ -6,7 +6,7 @@ import pytest
 
 from pdctl.engines.versions import SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_23, Version, spell
 from pdctl.layout.handover import PortClaim, collisions
-from pdctl.layout.serving import Numbers, occupied
+from pdctl.layout.ports import Numbers, occupied
 from pdctl.layout.shape import Shape
 from tests.cases import for_each
 

@@ -36,7 +36,7 @@ ALLOWED = {
     "checkpoints": {"engine"},
 }  # fmt: skip
 GROUND = {
-    "errors", "late_pattern", "lifeline", "deployment_secret", "http_auth", "json_members", "log_lines", "loopback",
+    "errors", "late_pattern", "lifeline", "deployment_secret", "http_auth", "large_json", "log_lines", "loopback",
     "name_lookup", "named_tuple", "open_files", "package_data", "program", "shell_quoting", "suggestions",
     "thread_death", "units", "user_files", "__init__",
 }  # fmt: skip

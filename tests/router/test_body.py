@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from pdctl.json_members import BadBody
+from pdctl.large_json import BadBody
 from pdctl.router.body import MAX_ROOM, GenerationBody
 from tests.cases import for_each
 

@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from pdctl import json_members
-from pdctl.json_members import LARGE, MAX_DEPTH, MAX_WAITING, PIECE, READERS, BadBody, Busy, LargeBodyReader
+from pdctl import large_json
+from pdctl.large_json import LARGE, MAX_DEPTH, MAX_WAITING, PIECE, READERS, BadBody, Busy, LargeBodyReader
 from pdctl.router import dispatch
 from pdctl.router.body import MAX_FIELD, MAX_ITEMS, GenerationBody, LargeGenerationBody
 from tests.cases import for_each
@@ -102,7 +102,7 @@ def test_a_small_body_with_a_huge_batch_is_refused() -> None:
 
 
 def test_a_body_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_members, "PATIENCE", -1.0)
+    monkeypatch.setattr(large_json, "PATIENCE", -1.0)
     with pytest.raises(BadBody, match="to read"):
         LargeGenerationBody(GENERATE, b'{"a":[' + b"[]," * 5000 + b"[]]}")
 

@@ -20,7 +20,7 @@ from pdctl.shell_quoting import pasteable
 if TYPE_CHECKING:
     from pdctl.doctor.check import Facts, Finding
     from pdctl.fleet.observations import DiskSpace, Holder, Host, ObservedEngine, ProcessLimits
-    from pdctl.layout.serving import BoundPort
+    from pdctl.layout.ports import BoundPort
 
 
 NIXL = ("nixl", "nixl-cu12", "nixl-cu13")

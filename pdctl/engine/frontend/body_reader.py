@@ -19,7 +19,7 @@ from pdctl.engine.frontend.intake import MAX_BATCH, TOO_LONG
 from pdctl.engine.frontend.request_bodies import HttpRefusal, RequestBody
 from pdctl.engine.frontend.responses import instance_of
 from pdctl.engine.ipc.http_protocol import MAX_BODY
-from pdctl.json_members import (
+from pdctl.large_json import (
     LARGE,
     MAX_WAITING,
     READERS,

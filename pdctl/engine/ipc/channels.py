@@ -29,7 +29,7 @@ from pdctl.deployment_secret import ENV, DeploymentSecret
 from pdctl.engine.config.process_log import LogRate
 from pdctl.engine.ipc.messages import Codec, FrameError
 from pdctl.errors import NotReadyError, UsageError
-from pdctl.layout.serving import PortBlock
+from pdctl.layout.ports import PortBlock
 from pdctl.name_lookup import look_up
 from pdctl.named_tuple import NamedTuple
 

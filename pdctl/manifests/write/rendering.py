@@ -9,7 +9,7 @@ from pdctl.engines.kinds import EMBEDDED
 from pdctl.errors import InfeasibleError, UsageError
 from pdctl.layout.planner import plan_topology
 from pdctl.layout.shape import Caution
-from pdctl.manifests import object_validation
+from pdctl.manifests import kubernetes_validation
 from pdctl.manifests.write import flavours, router_objects
 from pdctl.manifests.write.flavours import group
 from pdctl.manifests.write.kubernetes_settings import settings
@@ -90,7 +90,7 @@ class Rendering(NamedTuple):
 
 
 def render(
-    topology: Topology, flavour: str | None = None, versions: Sequence[str] = object_validation.VERSIONS
+    topology: Topology, flavour: str | None = None, versions: Sequence[str] = kubernetes_validation.VERSIONS
 ) -> Rendering:
     """Render a topology and check its objects against each of the Kubernetes `versions`.
 
@@ -99,5 +99,5 @@ def render(
     chosen = settings(topology, flavour)
     plan = plan_topology(topology, "kubernetes")
     objects = manifests(plan, chosen)
-    object_validation.check(objects, versions)
+    kubernetes_validation.check(objects, versions)
     return Rendering(plan, chosen, objects, (*plan.warnings, *cautions(topology, plan, chosen)))

@@ -25,7 +25,7 @@ from pdctl.engine.frontend.body_reader import (
     read_large,
 )
 from pdctl.engine.frontend.request_bodies import ChatBody, CompletionBody, GenerateBody, HttpRefusal, RequestBody
-from pdctl.json_members import has_more_commas
+from pdctl.large_json import has_more_commas
 from tests.cases import for_each
 
 Check = Callable[[Sequence[int]], None]

@@ -10,7 +10,7 @@ import yaml
 
 from pdctl.errors import UsageError
 from pdctl.layout.planner import plan_topology
-from pdctl.manifests.object_rules import templates
+from pdctl.manifests.kubernetes_rules import templates
 from pdctl.manifests.write.objects import BOOTSTRAP_PORT, stream
 from pdctl.manifests.write.rendering import Rendering
 from pdctl.topology.resolve import load

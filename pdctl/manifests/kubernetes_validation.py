@@ -1,4 +1,4 @@
-"""Check whether a cluster would accept an object: by the schemas of Kubernetes and of the CRDs, and by further rules.
+"""Check whether a Kubernetes cluster would accept an object: by its schemas, by those of the CRDs, and by further rules.
 
 A null counts as a value here, whereas a cluster treats it as an absent field.
 """
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from jsonschema import Draft202012Validator
 
 from pdctl.errors import UsageError
-from pdctl.manifests import object_rules
-from pdctl.manifests.object_rules import spelt
+from pdctl.manifests import kubernetes_rules
+from pdctl.manifests.kubernetes_rules import spelt
 from pdctl.named_tuple import NamedTuple
 from pdctl.package_data import data
 from pdctl.suggestions import similar
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from jsonschema import ValidationError
 
-    from pdctl.manifests.object_rules import Path
+    from pdctl.manifests.kubernetes_rules import Path
     from pdctl.manifests.write.objects import Object
 
 
@@ -95,7 +95,7 @@ def _faults(value: Object, versions: Sequence[str]) -> list[ObjectFault]:
         for path, message in faults(value, version):
             by_fault.setdefault((spelt(path), message), []).append(version)
     if not by_fault:
-        return [ObjectFault(where, spelt(path), message) for path, message in object_rules.broken(value)]
+        return [ObjectFault(where, spelt(path), message) for path, message in kubernetes_rules.broken(value)]
     every = len(versions)
     return [
         ObjectFault(where, path, message, () if len(found) == every else tuple(found))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pdctl.engines.versions import NEWEST, SGLANG, V0_5_3_POST2, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Version, spell
-from pdctl.layout.serving import BoundPort, Numbers, base_port, dist_port, embedded, occupied
+from pdctl.layout.ports import BoundPort, Numbers, base_port, dist_port, embedded, occupied
 from pdctl.layout.shape import Shape
 from tests.cases import for_each
 

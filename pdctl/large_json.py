@@ -1,7 +1,7 @@
-"""Where the members of a large JSON object begin and end, found piece by piece so that other threads run in between.
+"""Large JSON bodies: the threads that read them, and where an object's members begin and end, found piece by piece.
 
 A parser takes the whole body at once, holds the interpreter lock all the while (0.6 s for 100 MB) and builds objects of
-many times its size. This looks at 16 KiB at a time and keeps nothing.
+many times its size. This looks at 16 KiB at a time, so that other threads run in between, and keeps nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Set
+
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pdctl.manifests.object_validation import VERSIONS, validate
+from pdctl.manifests.kubernetes_validation import VERSIONS, validate
 from tests.kubernetes.conftest import Render
 
 GONE = object()  # the key is taken away

@@ -1,4 +1,4 @@
-"""What API servers and operators' admission reject beyond schemas: names, references, sums, CEL rules, pods."""
+"""What Kubernetes API servers and operators' admission reject beyond schemas: names, references, sums, CEL, pods."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pdctl.manifests.manifest import pinned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
 
 Found = tuple["Path", str]
 Value = dict[str, Any]
