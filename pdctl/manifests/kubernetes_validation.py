@@ -1,4 +1,4 @@
-"""Check whether a Kubernetes cluster would accept an object: by its schemas, by those of the CRDs, and by further rules.
+"""Check whether a Kubernetes cluster would accept an object: by its schemas, those of the CRDs, and further rules.
 
 A null counts as a value here, whereas a cluster treats it as an absent field.
 """
