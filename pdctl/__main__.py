@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -9,13 +10,18 @@ import sys
 def open_closed_streams() -> None:
     """Open standard streams that the caller closed (`<&-`, `>&-`, cron, daemons) on /dev/null.
 
-    A closed one is None in Python, and its number would go to the next file or socket that is opened.
+    A closed one is None in Python, and its number would go to the next file or socket that is opened. Input is opened
+    for writing and output for reading, so that both fail as closed ones do, and no answer is lost in silence.
     """
-    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+    for fd, name, mode, way in (
+        (0, "stdin", "r", os.O_WRONLY),
+        (1, "stdout", "w", os.O_RDONLY),
+        (2, "stderr", "w", os.O_WRONLY),
+    ):
         try:
             os.fstat(fd)
         except OSError:
-            opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is `fd`
+            opened = os.open(os.devnull, way)  # the lowest free number, which is `fd`
             os.set_inheritable(opened, True)
         if getattr(sys, name) is None:
             setattr(sys, name, open(fd, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
@@ -33,7 +39,8 @@ def main() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             if isinstance(error, BrokenPipeError):
                 return
-            sys.stderr.write(f"error: standard output: {error.strerror}\n  fix: free space there\n")
+            fix = "write to a file or a pipe: >FILE" if error.errno == errno.EBADF else "free space there"
+            sys.stderr.write(f"error: standard output: {error.strerror}\n  fix: {fix}\n")
             sys.exit(4)  # as every verb does (pdctl.cli.exits); importing that costs more than a version may
         return
     if argv[:1] == ["-m"]:  # how a one-file build starts its own modules

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import select
 import shlex
 import stat
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,6 +80,17 @@ def chunks(path: str | Path) -> Iterator[bytes]:
             yield data
     finally:
         os.close(handle)
+
+
+def standard_input() -> BinaryIO:
+    """What `-` means. Raise UsageError where the caller closed it, as cron does: it is not an empty file."""
+    try:
+        closed = sys.stdin is None or fcntl.fcntl(sys.stdin.fileno(), fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
+    except (OSError, ValueError):  # it is no file
+        closed = False
+    if closed:
+        raise UsageError("`-` means standard input, and there is none", "pipe something into it, or give a path")
+    return sys.stdin.buffer
 
 
 @contextlib.contextmanager

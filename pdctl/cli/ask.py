@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
+from pdctl import user_files
 from pdctl.cli import log_sources
 from pdctl.cli.exits import reraise
 from pdctl.cli.parameters import argument, option
@@ -116,7 +116,7 @@ def command(
 
 def _of_stdin() -> str:
     """Standard input decoded as UTF-8, whatever the locale."""
-    return sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
+    return user_files.standard_input().read().decode("utf-8", "surrogateescape")
 
 
 def _of_words(words: Sequence[str]) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from pdctl import user_files
 from pdctl.cli.log_sources import read_speech
 from pdctl.cli.parameters import argument, option
 from pdctl.engines.identify import identify
@@ -121,7 +121,7 @@ def check(
     from pdctl.logs.source import open_logs
 
     spoken = read_speech(dialects)
-    opened = open_logs(logs, stdin=sys.stdin.buffer)
+    opened = open_logs(logs, stdin=user_files.standard_input() if "-" in logs else None)
     found = [
         render.CheckedLog(log.instance, log.files, identify(_lines(log), spoken), survey(_lines(log), spoken))
         for log in opened

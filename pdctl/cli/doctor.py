@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import time
 from dataclasses import replace
 from enum import Enum
@@ -279,10 +278,8 @@ def _print_command(subject: Subject, file: Path | None) -> None:
 def _reached(file: str) -> str:
     """The output of the command that `--from-host` prints. Raise UsageError if it cannot be read."""
     hint = "give the file that holds the command's output"
-    if file == STDIN and sys.stdin is None:  # closed by our parent
-        raise UsageError("--reached -: there is no standard input", hint)
     try:
-        data = sys.stdin.buffer.read(LARGEST) if file == STDIN else user_files.read(file, LARGEST)
+        data = user_files.standard_input().read(LARGEST) if file == STDIN else user_files.read(file, LARGEST)
     except OSError as error:
         raise UsageError(f"--reached {file}: {error.strerror}", hint) from None
     return data.decode("utf-8", errors="replace")

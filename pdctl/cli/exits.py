@@ -34,6 +34,7 @@ SURROUNDINGS = frozenset({
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG,
     errno.ENOTDIR, errno.EISDIR, errno.ESTALE, errno.ENXIO, errno.ENODEV, errno.EFBIG, errno.ETXTBSY,
 })  # fmt: skip
+STREAMS = ("standard output", "standard error")  # as `Term` names them; without these EBADF is a bug
 
 YOUNG = 50_000  # objects between garbage collections; with Python's 700 they take a tenth of a small verb's time
 
@@ -85,7 +86,8 @@ def run(argv: Sequence[str]) -> None:
         term.silence(sys.stdout)
         _leave(ExitCode.OK)
     except OSError as error:
-        reached = limit_reached(error) or (_refused(error) if error.errno in SURROUNDINGS else None)
+        outside = error.errno in SURROUNDINGS or (error.errno == errno.EBADF and error.filename in STREAMS)
+        reached = limit_reached(error) or (_refused(error) if outside else None)
         if reached is not None:
             _say(reached)
             term.silence(sys.stdout)
@@ -173,6 +175,7 @@ def _refused(error: OSError) -> StorageError:
     fix = {
         errno.ENOSPC: "free space there",
         errno.EDQUOT: "free space there, or raise the quota",
+        errno.EBADF: "write to a file or a pipe: >FILE",
     }.get(error.errno or 0, "check the path and its permissions")
     if isinstance(error.filename, str) and error.errno in (errno.EACCES, errno.EPERM):
         from pdctl import user_files  # imported late: needed only for an error

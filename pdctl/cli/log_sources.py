@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -123,9 +122,10 @@ def earlier(chosen: Sources) -> list[str]:
 
 
 def opened(chosen: Sources) -> tuple[Log, ...]:
+    from pdctl import user_files
     from pdctl.logs.source import open_logs
 
-    stdin = sys.stdin.buffer if "-" in chosen.paths else None
+    stdin = user_files.standard_input() if "-" in chosen.paths else None
     logs = open_logs(chosen.paths, names=chosen.names, stdin=stdin)
     if chosen.lost and logs:
         logs = (logs[0]._replace(notes=(*logs[0].notes, chosen.lost)), *logs[1:])

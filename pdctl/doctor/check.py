@@ -149,7 +149,8 @@ class CanaryCell:
 class Report:
     """`depth`: static, live or canary. `seconds`: how long probing and checking took.
 
-    blind: servers were probed, but no SGLang was reached.
+    blind: servers were probed, but no SGLang was reached. unchecked: the codes that were selected and that nothing of
+    what was looked at can show.
     """
 
     title: str
@@ -160,6 +161,7 @@ class Report:
     matrix: tuple[CanaryCell, ...]
     seconds: float
     blind: bool = False
+    unchecked: frozenset[str] = frozenset()
 
 
 class FindingKey(NamedTuple):

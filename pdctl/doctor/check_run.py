@@ -48,7 +48,7 @@ from pdctl.fleet.observations import PAIR
 from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pdctl.catalogue.entry import Entry, Severity
     from pdctl.doctor.check import Check, Facts, Finding
@@ -117,6 +117,11 @@ def run(
     began = time.monotonic()
     by_code = _by_code(CHECKS if checks is None else checks)
     outcomes = [(entry, _outcome(entry, by_code.get(entry.code, []), facts, selection)) for entry in book.ENTRIES]
+    unchecked = _unchecked(by_code, facts, selection)
+    outcomes = [
+        (entry, outcome._replace(status=CheckStatus.UNKNOWN) if entry.code in unchecked else outcome)
+        for entry, outcome in outcomes
+    ]
     found = [weigh(one, selection) for _, outcome in outcomes for one in outcome.findings]
     return Report(
         title=title or _title(facts),
@@ -127,7 +132,18 @@ def run(
         matrix=matrix(facts),
         seconds=seconds + time.monotonic() - began,
         blind=_found_no_engine(facts),
+        unchecked=unchecked,
     )
+
+
+def _unchecked(by_code: Mapping[str, Sequence[Check]], facts: Facts, selection: Selection) -> frozenset[str]:
+    """The codes of each pattern of `--select` none of whose checks can be made with what was looked at."""
+    possible = {
+        code
+        for code, checks in by_code.items()
+        if not book.entry(code).unseen and any(set(check.needs) <= set(facts.asked) for check in checks)
+    }
+    return frozenset(code for codes in selection.patterns if possible.isdisjoint(codes) for code in codes)
 
 
 def _found_no_engine(facts: Facts) -> bool:
@@ -151,7 +167,7 @@ def exit_code(report: Report, fail_on: Severity | None) -> ExitCode:
     """The exit code, the same in every output format; NOT_PROBED if doctor could not look and found nothing else."""
     against = failing(report, fail_on)
     if not against:
-        return ExitCode.OK
+        return ExitCode.NOT_PROBED if report.unchecked and fail_on is not None else ExitCode.OK
     excused = BLIND if report.blind else UNPROBED
     return ExitCode.NOT_PROBED if all(one.code in excused for one in against) else ExitCode.FINDINGS
 

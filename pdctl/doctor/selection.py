@@ -44,13 +44,17 @@ class Suppression:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """`codes` None: every code. `fail_on` None: never fail because of a finding."""
+    """`codes` None: every code. `fail_on` None: never fail because of a finding.
+
+    patterns: the codes that each pattern of `--select` means.
+    """
 
     codes: frozenset[str] | None = None
     ignored: frozenset[str] = frozenset()
     suppressions: tuple[Suppression, ...] = ()
     fail_on: Severity | None = Severity.ERROR
     today: datetime.date | None = None  # None: today
+    patterns: tuple[frozenset[str], ...] = ()
 
     def wants(self, code: str) -> bool:
         return (self.codes is None or code in self.codes) and code not in self.ignored
@@ -73,7 +77,8 @@ def read(
 
     Raise UsageError if a pattern matches no code, or the severity is unknown.
     """
-    wanted, ignored = _codes(select), _codes(ignore)
+    patterns = [_codes((word,)) for each in select for word in each.split(",") if word.strip()]
+    wanted, ignored = frozenset().union(*patterns), _codes(ignore)
     if ignored >= (wanted or {entry.code for entry in book.ENTRIES}):
         raise UsageError("--ignore leaves nothing to check", "ignore fewer codes; pdctl doctor --list-checks lists all")
     return Selection(
@@ -81,6 +86,7 @@ def read(
         ignored=ignored,
         suppressions=tuple(suppressions),
         fail_on=_severity(fail_on),
+        patterns=tuple(filter(None, (each - ignored for each in patterns))),
     )
 
 

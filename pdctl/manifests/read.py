@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -137,7 +136,7 @@ def _started(text: str, first: int, known: Mapping[str, str], depth: int = 0) ->
 def text_of(path: str) -> str:
     """The text of a file or of standard input. Raise UsageError if it cannot be read, is too large or is binary."""
     try:
-        raw = sys.stdin.buffer.read(LARGEST + 1) if path == STDIN else user_files.read(path, LARGEST)
+        raw = user_files.standard_input().read(LARGEST + 1) if path == STDIN else user_files.read(path, LARGEST)
     except OSError as error:
         fix = "name a readable file"
         if " -" in path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -140,7 +139,7 @@ def _called(path: Path) -> str:
 
 def _bytes(path: Path, name: str, report: ProblemReport) -> bytes | None:
     if name == "<stdin>":
-        return sys.stdin.buffer.read(MAX_BYTES + 1)
+        return user_files.standard_input().read(MAX_BYTES + 1)
     try:
         return user_files.read(path, MAX_BYTES)
     except FileNotFoundError:

@@ -127,7 +127,7 @@ def test_standard_input_that_is_not_there(tmp_path: Path) -> None:
     env = {**os.environ, "PDCTL_HOME": str(tmp_path)}
     done = subprocess.run(closed, capture_output=True, text=True, timeout=60, cwd=ROOT, env=env, check=False)
     assert done.returncode == 2
-    assert "no line of it holds" in done.stderr
+    assert "`-` means standard input, and there is none" in done.stderr
 
 
 # --- the list of checks
@@ -249,6 +249,36 @@ def test_selected_ignored_and_what_fails(capsys: pytest.CaptureFixture[str], tmp
     assert {check["code"] for check in checks if check["reason"] == "not selected"} == {
         entry.code for entry in book.ENTRIES if entry.code != "PD302"
     }
+
+
+@pytest.mark.parametrize("pattern", ["PD703", "PD7", "PD320", "room-never-arrived,PD703"])
+def test_what_was_selected_and_cannot_be_checked_is_no_good_news(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, pattern: str
+) -> None:
+    pattern = pattern.replace("room-never-arrived", book.entry("PD701").slug)
+    said = Said(capsys, "2p1d", "--static", "--select", pattern)
+    assert said.code == 4
+    assert "selected but not checked: PD" in said.out
+    assert "no problems found" not in said.out
+    assert Said(capsys, "2p1d", "--static", "--select", f"{pattern},PD3").code == 4
+    assert Said(capsys, "2p1d", "--static", "--select", pattern, "--fail-on", "never").code == 0
+    blue = written(tmp_path, MISMATCH)
+    assert Said(capsys, blue, "--static", "--select", f"{pattern},PD302").code == 1
+    suite = Said(capsys, "2p1d", "--static", "--select", pattern, "-o", "junit")
+    assert (suite.code, suite.out.count("<error ") > 0, 'failures="0"' in suite.out) == (4, True, True)
+    assert (
+        "::warning title=selected but not checked::PD"
+        in Said(capsys, "2p1d", "--static", "--select", pattern, "-o", "github").out
+    )
+    checks = Said(capsys, "2p1d", "--static", "--select", "PD703", "-o", "json").document["checks"]
+    (check,) = [each for each in checks if each["code"] == "PD703"]
+    assert check["status"] == "unknown"
+    assert check["reason"].startswith("needs running instances")
+
+
+def test_a_beginning_of_which_some_code_is_checked_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    said = Said(capsys, "2p1d", "--static", "--select", "PD2")
+    assert (said.code, "not checked" in said.out) == (0, False)
 
 
 def test_the_bar_is_a_severity(capsys: pytest.CaptureFixture[str]) -> None:

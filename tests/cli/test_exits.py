@@ -179,12 +179,12 @@ def catches(pid: int) -> bool:
     ("closed", "argv", "code"),
     [
         ("<&-", "plan 1p1d", 0),
-        (">&-", "plan 1p1d", 0),
-        (">&-", "--version", 0),
-        ("<&- >&- 2>&-", "plan 1p1d", 0),
+        ("2>&-", "plan 1p1d", 0),
+        (">&-", "topology check nothing.yaml", 4),
+        (">&-", "launch nothing.yaml", 2),
+        ("<&- >&- 2>&-", "plan 1p1d", 4),
         ("2>&-", "plan nothing.yaml", 2),
         ("<&- >&- 2>&-", "plan nothing.yaml", 2),
-        ("<&-", "diagnose -", 4),
         ("2>/dev/full", "plan nothing.yaml", 2),
         ("2>/dev/full", "nonsense", 2),
     ],
@@ -197,7 +197,41 @@ def test_streams_that_the_caller_closed_or_that_are_full(closed: str, argv: str,
     assert "bug" not in done.stderr
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-"])
+@for_each(
+    "argv",
+    [
+        "plan 1p1d", "--version", "--help", "plan --help", "doctor --static 1p1d", "rooms {logs}", "diagnose {logs}",
+        "trace-room 5 {logs} -o json", "explain PD201", "ls -o json", "topology schema", "completion bash",
+        "dialect show sglang", "import {logs}/run.sh", "launch 1p1d --dry-run", "self check",
+    ],
+)  # fmt: skip
+def test_an_answer_for_which_there_is_no_standard_output_is_an_error(argv: str, tmp_path: Path) -> None:
+    (tmp_path / "decode-0.log").write_text("[2026-11-21 19:44:33] The server is fired up and ready to roll!\n")
+    (tmp_path / "run.sh").write_text(
+        "python3 -m sglang.launch_server --model-path m --disaggregation-mode prefill --port 30000 &\n"
+        "python3 -m sglang.launch_server --model-path m --disaggregation-mode decode --port 30001\n"
+    )
+    words = f"{shlex.quote(sys.executable)} -m pdctl {argv.format(logs=shlex.quote(str(tmp_path)))} >&-"
+    done = subprocess.run(["sh", "-c", words], capture_output=True, text=True, timeout=60, check=False)
+    said = "error: standard output: Bad file descriptor\n  fix: write to a file or a pipe: >FILE\n"
+    assert (done.returncode, done.stderr[-len(said) :]) == (4, said)
+
+
+@for_each(
+    "argv",
+    [
+        "diagnose -", "rooms -", "trace-room 5 -", "dialect check -", "import -", "doctor -", "plan -", "launch -",
+        "topology check -", "render kubernetes -", "ask -",
+        "doctor --prefill http://127.0.0.1:9,1 --decode http://127.0.0.1:9 --reached -",
+    ],
+)  # fmt: skip
+def test_a_closed_standard_input_is_not_an_empty_one(argv: str) -> None:
+    words = f"{shlex.quote(sys.executable)} -m pdctl {argv} <&-"
+    done = subprocess.run(["sh", "-c", words], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "error: `-` means standard input, and there is none")
+
+
+@pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- 2>&-"])
 def test_a_closed_stream_leaves_no_warning_of_python(closed: str) -> None:
     command = f"{shlex.quote(sys.executable)} -W error -m pdctl plan 1p1d {closed}"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
@@ -206,7 +240,7 @@ def test_a_closed_stream_leaves_no_warning_of_python(closed: str) -> None:
 
 def test_a_closed_stream_keeps_its_number() -> None:
     """The next file or socket would become standard output, and be printed to."""
-    code = "import os; from pdctl import __main__ as m; m.open_closed_streams(); print(os.open('.', os.O_RDONLY) > 2)"
+    code = "import os; from pdctl import __main__ as m; m.open_closed_streams(); assert os.open('.', os.O_RDONLY) > 2"
     command = f'{shlex.quote(sys.executable)} -c "{code}; import sys; sys.exit(os.fstat(1).st_rdev)" <&- >&-'
     done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (os.stat(os.devnull).st_rdev & 0xFF, "")

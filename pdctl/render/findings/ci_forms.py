@@ -56,7 +56,11 @@ def _named(line: str) -> FindingPlace | None:
 
 
 def to_commands(report: Report) -> str:
-    return "\n".join(_command(found) for found in report.findings if not found.suppressed)
+    lines = [_command(found) for found in report.findings if not found.suppressed]
+    reasons = [f"{each.code}: {each.reason}" for each in report.checks if each.code in report.unchecked]
+    if reasons:
+        lines.append(f"::warning title=selected but not checked::{_data(chr(10).join(reasons))}")
+    return "\n".join(lines)
 
 
 def _command(found: Finding) -> str:
@@ -116,7 +120,8 @@ def _check(checked: Checked, report: Report, against: Collection[Finding], tag: 
     if checked.status is CheckStatus.SKIPPED:
         ElementTree.SubElement(case, "skipped", message=_clean(checked.reason))
     elif checked.status is CheckStatus.UNKNOWN:
-        ElementTree.SubElement(case, "skipped", message=_clean(f"unknown: {checked.reason}"))
+        unchecked = checked.code in report.unchecked and tag == "error"
+        ElementTree.SubElement(case, "error" if unchecked else "skipped", message=_clean(f"unknown: {checked.reason}"))
     found = [one for one in report.findings if one.code == checked.code]
     for one in (one for one in found if one in against):
         node = ElementTree.SubElement(case, tag, message=_clean(one.headline), type=one.severity.value)

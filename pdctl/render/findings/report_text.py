@@ -235,7 +235,9 @@ def summary(report: Report, term: Term) -> str:
     status = Counter(each.status for each in report.checks)
     done = f"{status[CheckStatus.OK] + status[CheckStatus.FINDING]} checks, {status[CheckStatus.SKIPPED]} skipped"
     done += f", {status[CheckStatus.UNKNOWN]} unknown" if status[CheckStatus.UNKNOWN] else ""
-    color = "red" if severity[Severity.ERROR] else "yellow" if severity[Severity.WARNING] else "green"
+    parts += [f"selected but not checked: {_few(sorted(report.unchecked))}"] if report.unchecked else []
+    open_question = severity[Severity.WARNING] or report.unchecked
+    color = "red" if severity[Severity.ERROR] else "yellow" if open_question else "green"
     head = ", ".join(parts) or "no problems found"
     return f"{term.style(head, color, 'bold')} ({done}, {report.seconds:.1f} s)"
 
