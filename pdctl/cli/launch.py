@@ -92,7 +92,10 @@ def command(
     for caution in target.cautions:
         term.err().write(f"warning: {caution.message}")
     if dry_run:
-        run_view.dry_run(target.dry_run(), output is DryRunForm.JSON, term.out())
+        found = target.dry_run()
+        run_view.dry_run(found, output is DryRunForm.JSON, term.out())
+        for each in found.lacking:
+            term.err().write(f"warning: these commands do not start here: {each.message}\n  fix: {each.fix}")
         return
     if doctor and not target.rehearsal:
         _ask_doctor(target.topology, target.plan)

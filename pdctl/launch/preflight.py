@@ -39,12 +39,15 @@ def free_base(
 
 def check(deployment: Deployment) -> tuple[Obstacle, ...]:
     """All obstacles, in the order in which to fix them: parts, commands, packages, checkpoint, ports."""
+    return (*not_installed(deployment), *_checkpoint(deployment), *_taken_ports(deployment))
+
+
+def not_installed(deployment: Deployment) -> tuple[Obstacle, ...]:
+    """What the commands need and this machine lacks; a dry run says it too."""
     return (
         *_missing_parts(deployment),
         *_missing_commands(deployment),
         *installed_parts.obstacles(deployment),
-        *_checkpoint(deployment),
-        *_taken_ports(deployment),
     )
 
 

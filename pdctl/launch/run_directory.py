@@ -168,6 +168,22 @@ class RunDir:
             return None
         return handle
 
+    def unrecorded(self) -> str:
+        """What to say of a launch that failed before run.json was written; empty if it was refused or still opens."""
+        try:
+            if set(os.listdir(self.path)) <= {LOCK}:  # noqa: PTH208 - names are all we need
+                return ""
+            lock = self.lock()
+        except OSError:
+            return ""
+        if lock is None:
+            return ""
+        os.close(lock)
+        error = storage.error_of_trial(self.path)
+        now = f" (now: {error.strerror})" if error is not None else ""
+        what = f"a launch of `{self.path.name}` failed before it was recorded: no run.json in {self.path}{now}"
+        return f"{what}; if nothing of that run is left: rm -r {shlex.quote(str(self.path))}"
+
     def load(self) -> Run:
         file = self.path / "run.json"
         try:
@@ -277,7 +293,7 @@ def _try_load(directory: RunDir) -> Run | str:
     try:
         return directory.look()
     except NotFoundError:
-        return ""
+        return directory.unrecorded()
     except PdctlError as error:
         return f"{error.message}; {error.fix}"
 
@@ -363,6 +379,9 @@ def _named(root: Path, name: str) -> Run:
     directory = RunDir.of(root, name)
     with contextlib.suppress(NotFoundError):
         return directory.look()
+    if failed := directory.unrecorded():
+        what, _, fix = failed.partition("; ")
+        raise StorageError(what, fix)
     known = [run.name for run in load_all(root)[0]]
     nothing = "; ".join(("no run was ever launched here", *runs_of_others()))
     hint = f"known runs: {', '.join(known)}" if known else f"{nothing}; `pdctl launch FILE` starts one"

@@ -18,6 +18,7 @@ from pdctl.fleet import listeners
 from pdctl.launch import installed_parts, preflight, procfs
 from pdctl.launch.deployment import Deployment
 from pdctl.launch.runtime import Obstacle
+from tests.cli.verb import within
 from tests.launch.conftest import deploy, eventually
 
 
@@ -115,6 +116,18 @@ def test_a_missing_extra_is_said_with_the_line_that_installs_it() -> None:
     error = preflight.refuse("blue", [obstacle])
     assert isinstance(error, MissingExtraError)
     assert error.fix == "pip install torch"
+
+
+def test_a_dry_run_says_what_is_not_installed_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    complete = within("launch", "1p1d", "--dry-run")
+    assert (complete.returncode, complete.stderr) == (0, "")
+    monkeypatch.setattr(installed_parts, "ENGINE_PARTS", ("json", "no_such_module"))
+    for form in ("text", "json"):
+        lacking = within("launch", "1p1d", "--dry-run", "-o", form)
+        assert lacking.returncode == 0
+        assert "the engine is not installed here: no_such_module missing\n  fix: " in lacking.stderr
+    real = within("launch", "sglang-2p1d-cpu", "--dry-run", "--set", "router.command=[no-such-router]")
+    assert "there is no command `no-such-router`" in real.stderr
 
 
 def test_missing_modules_are_found_without_importing_them(monkeypatch: pytest.MonkeyPatch) -> None:

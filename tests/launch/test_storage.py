@@ -71,6 +71,29 @@ def test_a_run_on_a_full_disk(tmp_path: Path) -> None:
     assert "being lost" not in told["status of the new one"][1]
 
 
+LAUNCHES = """
+mkdir disk && mount -t tmpfs -o size=64k none disk && export PDCTL_HOME=$PWD/disk/home
+dd if=/dev/zero of=disk/fill bs=1k count=56 2>/dev/null
+"$@" launch 1p1d -d --no-doctor; echo "code $?"
+"$@" ls >&2; "$@" launch 1p1d -d --name refused --set model.path=nowhere
+echo "code $?"; "$@" status 1p1d; echo "code $?"; "$@" ls >&2; echo "code $?"
+"""
+
+
+@pytest.mark.skipif(not can_mount(), reason="no mount namespace here")
+def test_a_launch_that_a_full_disk_kept_from_being_recorded_is_listed(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    argv = [*MOUNTS, "sh", "-c", LAUNCHES, "sh", sys.executable, "-m", "pdctl"]
+    done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split("\n")[:4] == ["code 4", "code 1", "code 4", "code 0"], done
+    said = "a launch of `1p1d` failed before it was recorded: no run.json in "
+    assert done.stderr.count(f"warning: {said}") == 2, done.stderr
+    assert done.stderr.count(f"error: {said}") == 1
+    assert "(now: No space left on device)" in done.stderr
+    assert "no run was ever launched here" not in done.stderr
+    assert "a launch of `refused`" not in done.stderr  # nothing was lost of it, and its error said why
+
+
 @pytest.mark.skipif(not can_mount(), reason="no mount namespace here")
 def test_a_disk_that_fills_while_a_run_starts(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -41,7 +41,7 @@ class LocalTarget:
         self.rehearsal = bool(self._deployment.rehearsal)
 
     def dry_run(self) -> DryRun:
-        return DryRun(self._deployment)
+        return DryRun(self._deployment, lacking=preflight.not_installed(self._deployment))
 
     def launch(self, display: Display) -> RunOutcome | None:
         runtime = LocalRuntime(self._order.name or self._deployment.name, os.environ)

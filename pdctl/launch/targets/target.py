@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pdctl.launch.kubectl import ClusterPod
     from pdctl.launch.run_directory import RunDir
     from pdctl.launch.run_record import Run, RunEvent, RunOutcome
+    from pdctl.launch.runtime import Obstacle
     from pdctl.layout.instance_plan import Plan
     from pdctl.layout.shape import Caution
     from pdctl.topology.model import Topology
@@ -40,12 +41,16 @@ class LaunchOrder(NamedTuple):
 
 
 class DryRun(NamedTuple):
-    """What a launch would do: its commands, with batch scripts and steps if there are any, or its manifests."""
+    """What a launch would do: its commands, with batch scripts and steps if there are any, or its manifests.
+
+    lacking: what is not installed here, where a launch would start the commands here.
+    """
 
     deployment: Deployment | None = None
     scripts: Mapping[str, str] = {}  # by file name
     steps: Sequence[tuple[str, Sequence[str]]] = ()  # (instance, the command that starts it)
     manifests: str = ""
+    lacking: Sequence[Obstacle] = ()
 
 
 class Display(Protocol):
