@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 
@@ -35,7 +34,9 @@ def main() -> None:
 
         try:
             print(f"pdctl {__version__}", flush=True)  # noqa: T201
-        except OSError as error:  # a full disk, or a reader that left
+        except OSError as error:  # a full disk, a reader that left, or a closed stream
+            import errno
+
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             if isinstance(error, BrokenPipeError):
                 return
