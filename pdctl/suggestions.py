@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-COMPARED = 48  # names compared letter by letter with a word
+COMPARED = 32  # names compared letter by letter with a word
 LISTED = 8  # a list of at most this many allowed names helps; a longer one is for the documentation
 
 

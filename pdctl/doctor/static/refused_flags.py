@@ -13,7 +13,7 @@ from pdctl.engines.routers import router_flags as routers
 from pdctl.engines.sglang.arguments import any_choices, choices, gap
 from pdctl.engines.sglang.behaviour import ONLY_ROUND_ROBIN_FOLLOWS_ROOM, RANK_OF_ROOM_CHECKED
 from pdctl.engines.sglang.refusals import REFUSALS
-from pdctl.engines.versions import resolve
+from pdctl.engines.versions import NEWEST, OLDEST, resolve, spell
 from pdctl.shell_quoting import pasteable
 from pdctl.suggestions import nearest
 
@@ -68,6 +68,7 @@ def _combinations(servers: Servers) -> Iterator[Finding]:
 
 
 FLAG = re.compile(r"[a-z0-9][a-z0-9_-]*")  # a word that depends on a variable or a template is not a flag yet
+READ = f"from {spell(OLDEST)} to {spell(NEWEST)}"
 SERVE = ("model-type",)  # flags of `sglang serve` only, besides the engine's own
 
 
@@ -107,7 +108,7 @@ def _missing(side: Server, said: Flag, missing: Gap) -> Finding:
     if missing.ever:
         observed, severity = f"sglang {side.release} has no {written} ({missing.why})", None
     else:
-        whose = f"sglang {side.release} has no {written}" if side.release else f"no sglang release has {written}"
+        whose = f"sglang {side.release} has no {written}" if side.release else f"no sglang release {READ} has {written}"
         several = "" if missing.why.startswith("no release") else f": {missing.why}"
         sure = missing.sure and bool(missing.write)
         observed, severity = f"{whose}{several}", Severity.ERROR if sure else Severity.WARNING
