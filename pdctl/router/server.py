@@ -65,6 +65,7 @@ class ClientConnection(asyncio.Protocol):
         # `field`: of headers as they were parsed; `wire`: of a body, including the chunk framing.
         self._body_size = self._head_size = self._field_size = self._wire_size = 0
         self._in_body = self._refused = self._partial = self._served = False
+        self._excess = ""  # the answer to the first request that was one too many, once those before it have theirs
         self.chunks = True
         self.peer = ""
         self.peer_is_own = False  # it connected from the same address that it connected to
@@ -203,7 +204,11 @@ class ClientConnection(asyncio.Protocol):
         elif len(self._waiting) < MAX_PIPELINED:
             self._waiting.append(exchange)
         else:
-            self._end_behind()
+            self._refused = True
+            self._excess = (
+                f"{MAX_PIPELINED + 1} requests sent ahead are the most on one connection: send this one and what "
+                "follows it again"
+            )
 
     def write(self, data: bytes) -> None:
         if self._transport is not None:
@@ -220,6 +225,9 @@ class ClientConnection(asyncio.Protocol):
             self.close()
         elif self._waiting:
             self._server.loop.call_soon(self._next)
+        elif self._excess:
+            self._refused = False
+            self._refuse(503, self._excess)
         else:
             self.deadline = self._server.now() + self._limits.idle_timeout
 
@@ -313,7 +321,7 @@ class ClientConnection(asyncio.Protocol):
             self.cut()
 
     def _end_behind(self) -> None:
-        """Answer the earlier requests, then close: what follows is not a request, or is one too many."""
+        """Answer the earlier requests, then close: what follows is not a request."""
         self._refused = True
         last = self._waiting[-1] if self._waiting else self._current
         if last is not None:

@@ -47,7 +47,7 @@ def test_pipelined_requests_are_answered_in_order() -> None:
 
 
 def test_what_follows_a_request_does_not_cost_it_its_answer() -> None:
-    """Bytes that are no request, and more requests than may wait: what was asked before is answered, then it closes."""
+    """Bytes that are no request: what was asked before is answered, then it closes."""
 
     async def scenario() -> None:
         async with fleet() as made:
@@ -57,12 +57,30 @@ def test_what_follows_a_request_does_not_cost_it_its_answer() -> None:
                     client.writer.write(request() + junk)
                     assert (await client.answer()).status == 200
                     assert await closed(client) == b""
+
+    asyncio.run(scenario())
+
+
+def test_more_requests_than_may_be_sent_ahead_are_refused_in_their_turn() -> None:
+    """The answer behind the last one is an error: without it a client cannot tell a limit from a lost connection."""
+    asked = b"GET /nowhere HTTP/1.1\r\nHost: a\r\n\r\n"
+
+    async def scenario() -> None:
+        async with fleet() as made:
+            for more in (17, 40, 301, 5000):
+                async with made.client() as client:
+                    made.decodes[0].script = [after(0.05, fine)]
+                    client.writer.write(request() + asked * more)
+                    answers = [await client.answer() for _ in range(18)]
+                    assert [one.status for one in answers] == [200] + [404] * 16 + [503]
+                    assert answers[-1].headers["connection"] == "close"
+                    assert b"17 requests sent ahead are the most on one connection" in answers[-1].body
+                    assert await closed(client) == b""
             async with made.client() as client:
-                made.decodes[0].script = [after(0.05, fine)]
-                client.writer.write(request() + b"GET /nowhere HTTP/1.1\r\nHost: a\r\n\r\n" * 40)
-                answers = [await client.answer() for _ in range(17)]
-                assert [one.status for one in answers] == [200] + [404] * 16
-                assert await closed(client) == b""
+                client.writer.write(request() + asked * 16)
+                assert [(await client.answer()).status for _ in range(17)] == [200] + [404] * 16
+                client.send("GET", "/nowhere")
+                assert (await client.answer()).status == 404
 
     asyncio.run(scenario())
 
