@@ -102,7 +102,7 @@ def test_limits_of_the_shell_are_no_bug_of_pdctl(argv: str, said: str) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS does not limit address space")
 def test_whatever_python_raises_without_memory_is_no_bug_of_pdctl() -> None:
     """There an import ends on a SystemError or half a module, and the report of a bug would fail too."""
-    for kibibytes in range(16_000, 26_000, 500):
+    for kibibytes in range(16_000, 26_000, 1_000):
         words = f"ulimit -v {kibibytes}; exec {shlex.quote(sys.executable)} -m pdctl ls"
         done = subprocess.run(["sh", "-c", words], capture_output=True, text=True, timeout=60, check=False)
         assert "bug in pdctl" not in done.stderr, kibibytes

@@ -74,7 +74,7 @@ def test_too_many_targets_for_one_line() -> None:
 
 
 @given(st.text(max_size=80), st.text(max_size=80))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_any_output_is_read_or_refused(before: str, inside: str) -> None:
     head = '{"source": "n", "targets": 1, "pdctl": "pdctl.reach/1"}'
     found = other_host.read(f'{before}\n{head}\n{{"pdctl.reach/1": "{inside}"}}\n{head}{inside}')

@@ -12,7 +12,7 @@ from tests.fuzz.edits import Edit
 from tests.fuzz.judge import Target, judge
 from tests.fuzz.targets import TARGETS
 
-CHEAP = settings(max_examples=80, deadline=None, derandomize=True, database=None)
+CHEAP = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 DEAR = settings(CHEAP, max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 EDITS = st.lists(
     st.builds(Edit, st.integers(0, 255), st.integers(0, 1 << 24), st.integers(0, 63), st.integers(0, 1 << 16)),

@@ -85,7 +85,7 @@ def happen(directory: Path, step: str, data: bytes, environ: dict[str, str]) -> 
         asked(log_search(environ), directory, ROOMS[0])
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(LINES, st.lists(STEPS, max_size=8))
 def test_no_history_of_a_log_makes_an_answer_wrong(first: bytes, steps: list[tuple[str, bytes]]) -> None:
     with tempfile.TemporaryDirectory() as temporary:

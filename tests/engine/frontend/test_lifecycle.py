@@ -43,8 +43,11 @@ def test_the_log_names_who_connected_and_no_address_a_client_writes(unified: Eng
     assert "exception" not in line
 
 
-def test_while_starting_the_port_is_bound_and_says_503(model: Path, gate: Path) -> None:
-    with running(model, env={"ECHO_GATE": str(gate)}) as engine:
+def test_while_starting_it_says_503_and_clients_slow_to_send_leave_no_traceback_at_the_end(
+    model: Path, gate: Path
+) -> None:
+    head = b"POST /generate HTTP/1.1\r\nhost: a\r\ncontent-length: 900\r\n"
+    with running(model, env={"ECHO_GATE": str(gate)}) as engine, contextlib.ExitStack() as slow:
         engine.wait_for(f"Uvicorn running on http://127.0.0.1:{engine.port}")
         assert engine.client.get("/health").status_code == 503
         ready = engine.client.get("/ready")
@@ -59,6 +62,13 @@ def test_while_starting_the_port_is_bound_and_says_503(model: Path, gate: Path) 
         gate.write_bytes(b"go")
         engine.wait_for(READY)
         assert engine.client.get("/health").status_code == 200
+        for sent in (b"", b"POST /gen", head + b"\r\n", head + b"\r\n{", head + b"x-pdctl-signature: a\r\n\r\n{"):
+            client = slow.enter_context(socket.create_connection(("127.0.0.1", engine.port), timeout=10))
+            client.sendall(sent)
+        plain_http.get(f"{engine.url}/health")
+        engine.process.send_signal(signal.SIGINT)
+        assert engine.exit_code() == 0
+        assert not [line for line in engine.lines if "ERROR" in line or "Traceback" in line]
 
 
 def test_too_few_file_descriptors_are_an_error_that_names_them(model: Path) -> None:
@@ -125,15 +135,18 @@ def test_a_checkpoint_without_a_tokenizer_is_an_error_that_names_the_file(model:
         assert not any("Traceback" in line for line in engine.lines)
 
 
-def test_sigterm_lets_running_requests_end(model: Path, tmp_path: Path) -> None:
-    with running(model, "--tp-size", "2") as engine:
+def test_sigterm_lets_running_requests_end_and_tells_an_open_connection(model: Path, tmp_path: Path) -> None:
+    with running(model, "--tp-size", "2", "--shutdown-grace", "30") as engine:
         engine.wait_for(READY)
         ranks = engine.children()
         assert len(ranks) == 2
+        assert engine.client.get("/ready").status_code == 200  # keeps its connection
         gate = tmp_path / "gate"
         thread, answers = in_background(engine, f"!held {gate}")
         engine.process.send_signal(signal.SIGTERM)
         engine.wait_for("Shutting down: 1 request(s) running")
+        refused = engine.client.post("/generate", json={"text": "late"})
+        assert (refused.status_code, refused.json()["error"]["message"]) == (503, "The engine is shutting down.")
         with pytest.raises(httpx.NetworkError):  # refused, or reset: the line comes just before the socket is closed
             plain_http.get(f"{engine.url}/health")
         gate.touch()
@@ -141,35 +154,6 @@ def test_sigterm_lets_running_requests_end(model: Path, tmp_path: Path) -> None:
         assert answers[0].json()["text"] == f"!held {gate}"
         assert engine.exit_code() == 0
         until(lambda: not any(map(alive, ranks)), "the ranks to be gone")
-
-
-def test_clients_that_are_slow_to_send_leave_no_traceback_at_the_end(model: Path) -> None:
-    head = b"POST /generate HTTP/1.1\r\nhost: a\r\ncontent-length: 900\r\n"
-    with running(model) as engine, contextlib.ExitStack() as slow:
-        engine.wait_for(READY)
-        for sent in (b"", b"POST /gen", head + b"\r\n", head + b"\r\n{", head + b"x-pdctl-signature: a\r\n\r\n{"):
-            client = slow.enter_context(socket.create_connection(("127.0.0.1", engine.port), timeout=10))
-            client.sendall(sent)
-        plain_http.get(f"{engine.url}/health")
-        engine.process.send_signal(signal.SIGINT)
-        assert engine.exit_code() == 0
-        assert not [line for line in engine.lines if "ERROR" in line or "Traceback" in line]
-
-
-def test_an_open_connection_is_told_of_the_shutdown(model: Path, tmp_path: Path) -> None:
-    with running(model, "--shutdown-grace", "30") as engine:
-        engine.wait_for(READY)
-        assert engine.client.get("/ready").status_code == 200  # keeps its connection
-        gate = tmp_path / "gate"
-        thread, answers = in_background(engine, f"!held {gate}")
-        engine.process.send_signal(signal.SIGTERM)
-        engine.wait_for("Shutting down")
-        refused = engine.client.post("/generate", json={"text": "late"})
-        assert (refused.status_code, refused.json()["error"]["message"]) == (503, "The engine is shutting down.")
-        gate.touch()
-        thread.join(30)
-        assert answers[0].status_code == 200
-        assert engine.exit_code() == 0
 
 
 def test_requests_that_outlast_the_grace_are_told_why(model: Path) -> None:
