@@ -95,7 +95,10 @@ class Event(NamedTuple):
     def proves(self, *signs: Sign) -> bool:
         """Whether the line proves any of these signs."""
         proven = self.row.proves
-        return bool(proven) and any(sign in proven for sign in signs)
+        for sign in signs if proven else ():  # noqa: SIM110 - asked ten times for each line, and most prove nothing
+            if sign in proven:
+                return True
+        return False
 
     @property
     def room(self) -> int | None:
@@ -108,6 +111,7 @@ class Event(NamedTuple):
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 MOST_CACHED = 8192  # lines
+_MOST_KEPT = 1024  # lines of a log whose events are kept: starts, ends and the time around a room share them
 
 
 class EventReader:
@@ -120,10 +124,20 @@ class EventReader:
         self._speech = speech
         self._clock = clock
         self._speakers = None if identity.speaker is None else frozenset({identity.speaker})
+        self._kept: dict[tuple[str, int, bytes], tuple[Event, ...]] = {}
         self._unread = Row("", identity.speaker or Speaker.SGLANG, Level.INFO, "", b"", "", "")
 
-    def known(self, raw: RawLine) -> Iterator[Event]:
+    def known(self, raw: RawLine) -> tuple[Event, ...]:
         """The events that rows of the dialect read in the line: usually one, none for an unknown line."""
+        key = (raw.place.file, raw.place.offset, raw.line)
+        found = self._kept.get(key)
+        if found is None:
+            found = tuple(self._known(raw))
+            if len(self._kept) < _MOST_KEPT:
+                self._kept[key] = found
+        return found
+
+    def _known(self, raw: RawLine) -> Iterator[Event]:
         for start, text in split_joined_lines(raw.line):
             said = self._speech.match(text, self._speakers)
             if said is not None:

@@ -40,8 +40,8 @@ LONG_HEAD = 1 << 16  # bytes of a head that contains a start, where a process sa
 SAMPLES, SAMPLE = 2, 1 << 12
 # `"bootstrap_room","value":{"stringValue":"0x1dcf…"}`, `bootstrap_room: Str(0x1dcf…)`, `room=1dcf…`
 _HEX = compile_late(
-    rb"room[^0-9\n]{1,60}?0x[0-9a-f]{1,16}(?![0-9a-zA-Z])"
-    rb"|room[=\"': ]{1,6}(?=[0-9]{0,15}[a-f])[0-9a-f]{9,16}(?![0-9a-zA-Z-])"
+    rb"room(?:[^0-9\n]{1,60}?0x[0-9a-f]{1,16}(?![0-9a-zA-Z])"
+    rb"|[=\"': ]{1,6}(?=[0-9]{0,15}[a-f])[0-9a-f]{9,16}(?![0-9a-zA-Z-]))"
 )
 # A room, or a request id as engines and routers make them; a smaller number may be anything.
 _ROOM_DIGITS = range(15, 21)

@@ -188,16 +188,18 @@ def lines(part: LogPart, start: int, end: int, numbers: LineNumbers) -> Iterator
                     long_line = block.long_line.offset
                     yield RawLine(numbers.place(long_line), block.long_line.head, part)
                 continue
-            at = block.start
-            while at < block.end:
-                offset = block.offset + at - block.start
-                if offset >= end:
-                    return
-                behind = buffer.data.find(b"\n", at, block.end)
-                behind = block.end if behind < 0 else behind
-                text = bytes(buffer.data[at : min(behind, at + LINE)])
-                yield RawLine(numbers.place(offset), text, part)
-                at = behind + 1
+            offset, stop = block.offset, block.end
+            wanted = block.start + end - offset  # lines that begin before it, in `buffer`
+            if wanted <= block.start:
+                return
+            if wanted < stop:
+                stop = buffer.data.find(b"\n", wanted - 1, stop) + 1 or stop
+            texts = bytes(buffer.view[block.start : stop]).split(b"\n")
+            if not texts[-1]:
+                texts.pop()  # nothing behind the last newline
+            for text in texts:
+                yield RawLine(numbers.place(offset), text[:LINE], part)
+                offset += len(text) + 1
     finally:
         stream.close()
 
