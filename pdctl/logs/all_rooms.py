@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from pdctl.engines.base import Row
     from pdctl.engines.identify import Identity
+    from pdctl.logs.part import LogPart
     from pdctl.logs.room_scan import RoomScanResult, RoomScanTask
 
 _DEBUG = "--log-level debug"
@@ -87,18 +88,26 @@ def merged_rooms(
     sources: Sequence[ScannedPart],
     progress: Callable[[int, int], None] | None = None,
     note: Callable[[str], None] | None = None,
+    without: Callable[[LogPart], None] | None = None,
 ) -> Iterator[RoomSeen]:
-    """Every room, unordered. One pass over all parts; records are kept in temporary files meanwhile."""
+    """Every room, unordered. One pass over all parts; records are kept in temporary files meanwhile.
+
+    without: called, before the first room, with each part of which all was read and which has none of the task's
+    `others`.
+    """
     with tempfile.TemporaryDirectory(prefix="pdctl-rooms-") as directory:
         spilt = [
             source._replace(task=source.task._replace(spill=str(Path(directory) / str(at))))
             for at, source in enumerate(sources)
         ]
         counted = _count([source.task for source in spilt], progress)
-        for each in counted:
+        for source, each in zip(spilt, counted, strict=True):
             for text in each.notes:
                 if note:
                     note(text)
+            whole = not each.notes and source.task.bounds == (0, source.task.part.size)
+            if without and whole and not each.others:
+                without(source.task.part)
         yield from _Merge(spilt, counted).rooms()
 
 

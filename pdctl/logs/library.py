@@ -21,7 +21,7 @@ from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
     from pdctl.engines.base import Row, Speaker
     from pdctl.engines.identify import Identity
@@ -90,6 +90,7 @@ class Library:
         self._environ = environ
         self._noted: dict[str, None] = {}
         self._incomplete: dict[str, bool] = {}
+        self._lossless: set[LogPart] = set()  # parts in which the list of rooms met no line about lost lines
 
     def identity(self, log: Log) -> Identity:
         """Who wrote the log, read from its head, its tail and a few samples between. Unknown is None, never guessed."""
@@ -210,7 +211,7 @@ class Library:
         for part, log in self._owners.items():
             cut = window.between(part, since, until, self.clock(log), limit, focus)
             if not cut.whole:
-                self._noted[f"{part.path}: of the time around the room only {limit >> 10} KiB were read"] = None
+                self._note(f"{part.path}: of the time around the room only {limit >> 10} KiB were read")
             events += self._within(log, cut, since, until)
         return tuple(events)
 
@@ -243,12 +244,16 @@ class Library:
     def rooms(self) -> Iterator[RoomSeen]:
         """Every room that rows of the dialect name, unordered, from one pass over all logs.
 
-        Memory is bounded: what is known about each room is kept in temporary files until it is returned.
+        Memory is bounded: what is known about each room is kept in temporary files until it is returned. When the first
+        room comes, all logs have been read, and `losses` costs next to nothing.
         """
         from pdctl.logs import all_rooms  # late: finding one room does not need this module
 
         sources = [self._counting(log, part) for part, log in self._owners.items()]
-        return all_rooms.merged_rooms(sources, self._progress, lambda text: self._noted.update({text: None}))
+        return all_rooms.merged_rooms(sources, self._progress, self._note, self._lossless.add)
+
+    def _note(self, text: str) -> None:
+        self._noted[text] = None
 
     def build_index(self) -> bool:
         """Index every room of all logs, or what was added since last time, so that any room is found without a scan.
@@ -269,7 +274,7 @@ class Library:
         zone, undated = self._clocks.zone_of(log), self._clocks.since(log)
         task = RoomScanTask(
             part, self._bounds(part), identity.speaker, identity.role, rows, anchors(rows, identity), zone, undated,
-            self.sample(log).timed, self._since, self._until, "",
+            self.sample(log).timed, self._since, self._until, "", self._literals(log, _tells_loss),
         )  # fmt: skip
         return ScannedPart(task, log.instance)
 
@@ -280,20 +285,24 @@ class Library:
     @cached_property
     def losses(self) -> tuple[Event, ...]:
         """Lines that report others as lost, of any time: those may be of the period. Searches all logs completely."""
-        return tuple(self._said(lambda row: Sign.LINES_LOST in row.proves))
+        return tuple(self._said(_tells_loss, self._lossless))
 
     def said(self, wanted: Callable[[Row], bool]) -> Iterator[Event]:
         """Lines read by the rows that `wanted` accepts, log by log, in file order; searches all logs completely."""
         return filter(self._counts, self._said(wanted))
 
-    def _said(self, wanted: Callable[[Row], bool]) -> Iterator[Event]:
+    def _said(self, wanted: Callable[[Row], bool], without: Container[LogPart] = ()) -> Iterator[Event]:
         for log in self.logs:
-            speaker = self.identity(log).speaker
-            literals = {row.literal for row in self.speech.rows if wanted(row) and _says(speaker, row)}
-            for raw in find(log, sorted(literals)):
+            parts = tuple(part for part in log.parts if part not in without)
+            for raw in find(log._replace(parts=parts), self._literals(log, wanted)):
                 for event in self._reader(log).known(raw):
                     if wanted(event.row):
                         yield event
+
+    def _literals(self, log: Log, wanted: Callable[[Row], bool]) -> tuple[bytes, ...]:
+        """The constant texts of the wanted rows that the log may contain."""
+        speaker = self.identity(log).speaker
+        return tuple(sorted({row.literal for row in self.speech.rows if wanted(row) and _says(speaker, row)}))
 
     def behind(self, event: Event, size: int) -> Iterator[Behind]:
         """Lines of the same file after the event's own, about `size` bytes of them."""
@@ -350,6 +359,10 @@ class Library:
             return 0, part.size
         cut = window.between(part, self._since, self._until, self.clock(self._owners[part]), window.UNLIMITED)
         return cut.ranges[0]
+
+
+def _tells_loss(row: Row) -> bool:
+    return Sign.LINES_LOST in row.proves
 
 
 def _says(speaker: Speaker | None, row: Row) -> bool:

@@ -53,7 +53,7 @@ class RoomScanTask(NamedTuple):
 
     bounds: bytes to read. rows: those its speaker writes; role: "" if unknown. anchors: words other than `room` that
     precede a room in it. undated, timed: see Clock. since, until: epoch seconds; lines outside do not count. spill:
-    path of a new file.
+    path of a new file. others: words of lines that are about no room.
     """
 
     part: LogPart
@@ -68,13 +68,18 @@ class RoomScanTask(NamedTuple):
     since: float
     until: float
     spill: str
+    others: tuple[bytes, ...]
 
 
 class RoomScanResult(NamedTuple):
-    """kinds: row ids by bit. segments: (bucket, offset, size) of records in the spill file. notes: what went wrong."""
+    """kinds: row ids by bit. segments: (bucket, offset, size) of records in the spill file. notes: what went wrong.
+
+    others: those of the task that occur in the bytes read.
+    """
 
     kinds: tuple[str, ...]
     segments: tuple[tuple[int, int, int], ...]
+    others: frozenset[bytes]
     notes: tuple[str, ...] = ()
 
 
@@ -107,9 +112,10 @@ def _scanned_with_rg(task: RoomScanTask) -> RoomScanResult | None:
     part = task.part
     if part.size < LEAST_FOR_RG or task.bounds != (0, part.size) or not ripgrep.able([part]):
         return None
-    words = "|".join([f"room[{_escaped(_SEPARATORS)}]{{1,4}}", *map(_escaped, task.anchors)])
+    rooms = "|".join([f"room[{_escaped(_SEPARATORS)}]{{1,4}}", *map(_escaped, task.anchors)])
+    words = "|".join([f"(?:{rooms})[0-9]", *map(_escaped, task.others)])
     try:
-        lines = ripgrep.MatchingLines(part, f"(?-u)(?:{words})[0-9]")
+        lines = ripgrep.MatchingLines(part, f"(?-u){words}")
     except OSError:
         return None
     with contextlib.closing(lines):
@@ -137,7 +143,10 @@ class _RoomScan:
         self._speech = Speech(task.rows)
         self._patterns = [(b"room", re.compile(_ROOM + _NUMBER))]
         self._patterns += [(each, re.compile(re.escape(each) + _NUMBER)) for each in task.anchors]
-        self._sure = self._contexts()
+        role = task.role
+        self._written = [row for row in task.rows if not role or row.role in ("", role)]
+        self._around = self._contexts()
+        self._sure: dict[bytes, str] = {}
         self._bits: dict[str, int] = {}
         self._memo: dict[bytes, int] = {}
         self._widths: dict[bytes, int] = {}  # of the same keys: how many bytes stand between stamp and room
@@ -149,6 +158,7 @@ class _RoomScan:
         self._spill = spill
         self._buckets = [bytearray() for _ in range(BUCKETS)]
         self._segments: list[tuple[int, int, int]] = []
+        self._others: set[bytes] = set()
 
     def run(self, stream: Stream) -> Iterator[int]:
         """Scan the lines; yield the bytes read in each step."""
@@ -157,6 +167,9 @@ class _RoomScan:
             for literal, pattern in self._patterns:
                 if buffer.find(literal, block.start, block.end) >= 0:
                     self._mentions(pattern, bytes(buffer.view[block.start : block.end]))
+            for other in self._task.others:
+                if other not in self._others and buffer.find(other, block.start, block.end) >= 0:
+                    self._others.add(other)
             if len(self._rooms) >= _HELD:
                 self._write_out()
             yield block.end - block.start
@@ -165,7 +178,7 @@ class _RoomScan:
         self._write_out()
         for bucket in range(BUCKETS):
             self._flush(bucket)
-        return RoomScanResult(tuple(self._bits), tuple(self._segments))
+        return RoomScanResult(tuple(self._bits), tuple(self._segments), frozenset(self._others))
 
     def _mentions(self, pattern: re.Pattern[bytes], text: bytes) -> None:
         """The hot loop, under a microsecond per announced number: on its fast path it calls no Python function."""
@@ -231,7 +244,10 @@ class _RoomScan:
         for number in dict.fromkeys(numerals.wholes(values["rooms"])) if "rooms" in values else ():
             if str(number) != room:
                 self._note(b"%d" % number, t, kind)
-        if self._sure.get(key) == name:
+        only = self._sure.get(key)
+        if only is None and key in self._around:
+            only = self._sure[key] = self._only(key)
+        if only == name:
             words = lead(said.row.pattern)
             if said.row.pattern.replace("\\", "").startswith("(?P<room>", len(words)):
                 self._memo[key], self._widths[key] = kind, len(words)
@@ -253,24 +269,26 @@ class _RoomScan:
         self._times[head] = t
         return t
 
-    def _contexts(self) -> dict[bytes, str]:
-        """Row ids by the bytes around the room in their examples; none where only the rest of the line tells."""
-        found: dict[bytes, set[str]] = {}
-        alike: dict[bytes, set[str]] = {}  # by shared literal: a request that finished, or was cut short
-        written = [row for row in self._task.rows if not self._task.role or row.role in ("", self._task.role)]
-        for row in written:
-            alike.setdefault(row.literal, set()).add(row.id)
-        for row in written:
-            if "(?P<room" not in row.pattern:
-                continue
-            text = row.example.encode()
-            said = self._speech.find(cut(text))
-            for _, pattern in self._patterns if said else ():
-                for match in pattern.finditer(text):
-                    first, last = match.span(1)
-                    key = text[first - _BEFORE : first] + text[last : last + _BEHIND]
-                    found.setdefault(key, set()).update(alike[said.row.literal] if said else {""})
-        return {key: name for key, (name, *others) in found.items() if not others}
+    def _contexts(self) -> dict[bytes, list[Row]]:
+        """Rows by the bytes around the room in their examples."""
+        found: dict[bytes, list[Row]] = {}
+        for row in self._written:
+            if "(?P<room" in row.pattern:
+                text = row.example.encode()
+                for _, pattern in self._patterns:
+                    for match in pattern.finditer(text):
+                        first, last = match.span(1)
+                        found.setdefault(text[first - _BEFORE : first] + text[last : last + _BEHIND], []).append(row)
+        return found
+
+    def _only(self, key: bytes) -> str:
+        """The id of the only row that writes these bytes around a room; "" if only the rest of a line tells."""
+        found: set[str] = set()
+        for row in self._around.get(key, ()):
+            said = self._speech.find(cut(row.example.encode()))
+            if said is not None:  # rows share a literal where a request finished, or was cut short
+                found.update(row.id for row in self._written if row.literal == said.row.literal)
+        return found.pop() if len(found) == 1 else ""
 
     def _write_out(self) -> None:
         buckets, pack = self._buckets, RECORD.pack

@@ -56,8 +56,10 @@ def room_summaries(tracer: Tracer) -> tuple[RoomSummary, ...]:
         int, tuple[all_rooms.LineKinds, KindsSummary]
     ] = {}  # keeps the object, so that its id is not reused
     found: dict[int, RoomSummary] = {}
-    lost = lost_lines(library, library.losses)
+    lost: tuple[LostLines, ...] | None = None
     for seen in library.rooms():
+        if lost is None:  # all logs have just been read: losses need no second look
+            lost = lost_lines(library, library.losses)
         if seen.room in tracer.deployment.warm_ups:
             continue
         known = known_kinds.get(id(seen.line_kinds))

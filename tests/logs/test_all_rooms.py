@@ -2,15 +2,17 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from pdctl.engines.base import Sign
 from pdctl.engines.row_matching import speech
-from pdctl.logs import all_rooms
+from pdctl.logs import all_rooms, scan
+from pdctl.logs.event import RawLine
 from pdctl.logs.library import Library
-from pdctl.logs.source import open_logs
+from pdctl.logs.source import Log, open_logs
 
 Real = Callable[..., Library]
 SCENARIOS = (
@@ -84,3 +86,37 @@ def test_since_and_until_count_lines_not_rooms(tmp_path: Path, environ: dict[str
     logs = open_logs([str(tmp_path)])
     found = Library(logs, tz=UTC, since=1795226410.0, until=1795226420.0, environ=environ).rooms()
     assert sorted(room.room - 10**17 for room in found) == list(range(10, 21))
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_logs_that_were_just_read_for_rooms_are_not_searched_for_lost_lines_again(
+    tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    (loss,) = (row.example for row in speech().rows if Sign.LINES_LOST in row.proves)
+    room = "[2026-11-21 02:00:00] room=7 is bootstrapped\n"
+    (tmp_path / "p.log").write_text(room + (f"{loss}\n" if lost else ""))
+    (tmp_path / "q.log").write_text(room)
+    library = Library(open_logs([str(tmp_path)]), tz=UTC, environ=environ)
+    assert [found.room for found in library.rooms()] == [7]
+    searched: list[str] = []
+    find = scan.find
+
+    def recorded(log: Log, terms: Sequence[bytes]) -> Iterator[RawLine]:
+        searched.extend(part.path for part in log.parts)
+        return find(log, terms)
+
+    monkeypatch.setattr("pdctl.logs.library.find", recorded)
+    assert [event.instance for event in library.losses] == (["p"] if lost else [])
+    assert searched == ([str(tmp_path / "p.log")] if lost else [])
+
+
+def test_a_part_of_the_logs_does_not_tell_that_no_lines_were_lost(tmp_path: Path, environ: dict[str, str]) -> None:
+    (loss,) = (row.example for row in speech().rows if Sign.LINES_LOST in row.proves)
+    rooms = "".join(
+        f"[2026-11-21 {at // 60:02d}:{at % 60:02d}:00] room={10**17 + at} is bootstrapped\n" for at in range(1400)
+    )
+    (tmp_path / "p.log").write_text(f"{loss}\n{rooms}")
+    logs = open_logs([str(tmp_path)])
+    library = Library(logs, tz=UTC, since=1795226400.0, until=1795226460.0, environ=environ)
+    assert [room.room - 10**17 for room in library.rooms()] == [120, 121]
+    assert [event.instance for event in library.losses] == ["p"]

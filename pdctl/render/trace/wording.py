@@ -92,7 +92,15 @@ def window(span: tuple[float, float], zone: dt.tzinfo | None) -> str:
 @lru_cache(maxsize=4096)
 def rfc3339(epoch: float) -> str:
     """The time in RFC 3339: UTC, to the millisecond."""
+    if epoch % 1 == 0:  # most logs' clocks are no finer, and a list has a time for every room
+        minute, second = divmod(int(epoch), 60)
+        return f"{_minute(minute)}:{second:02d}.000Z"
     return dt.datetime.fromtimestamp(epoch, dt.timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@lru_cache(maxsize=4096)
+def _minute(minute: int) -> str:
+    return dt.datetime.fromtimestamp(minute * 60, dt.timezone.utc).isoformat(timespec="minutes").removesuffix("+00:00")
 
 
 def _digits(seconds: float) -> int:
