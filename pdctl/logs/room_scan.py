@@ -36,13 +36,15 @@ BUCKETS = 64
 _SEPARATORS = b"=\": '[("  # between the word and the number
 _ROOM = b"room[" + re.escape(_SEPARATORS) + b"]{1,4}"
 _NUMBER = rb"(\d+)"
+_DIGITS = len(str(numerals.LARGEST))
 _BEFORE, _BEHIND = 7, 8  # bytes around a number that identify the kind of line
-_HELD = 20_000  # rooms, and cached times, held in memory
+_HELD = 20_000  # rooms, and cached minutes, held in memory
 _FLUSHED = 1 << 16  # bytes of a bucket above which it is written out
 KINDS = 63  # the last bit of a record
 LEAST_FOR_RG = 1 << 24  # bytes of a part from which on a process of rg costs less than it saves
-_STAMPED = 21  # bytes of sglang's stamp of whole seconds
-_WHOLE_SECONDS = re.compile(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d):(\d\d)[\] ]")
+_MINUTE, _STAMPED = 17, 21  # bytes of sglang's stamp of whole seconds: up to the minute, and all of it
+_SECONDS = {b":%02d%c" % (second, end): second for second in range(61) for end in b"] "}
+_DATED = re.compile(rb"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[\] ]")
 _STAMP = ord("[")  # with which sglang's stamp begins
 UNTIMED = float("-inf")
 _NEVER = float("inf")
@@ -152,7 +154,6 @@ class _RoomScan:
         self._widths: dict[bytes, int] = {}  # of the same keys: how many bytes stand between stamp and room
         self._clock = Clock(task.zone, lambda: task.undated, timed=task.timed)
         self._limited = task.since > float("-inf") or task.until < float("inf")
-        self._times: dict[bytes, float] = {}
         self._minutes: dict[bytes, float] = {}  # epoch seconds at which each began
         self._rooms: dict[bytes, list[Any]] = {}  # first, last, lines, kinds
         self._spill = spill
@@ -182,8 +183,9 @@ class _RoomScan:
 
     def _mentions(self, pattern: re.Pattern[bytes], text: bytes) -> None:
         """The hot loop, under a microsecond per announced number: on its fast path it calls no Python function."""
-        memo, seen, rfind, times = self._memo.get, self._rooms.get, text.rfind, self._times.get
+        memo, seen, rfind = self._memo.get, self._rooms.get, text.rfind
         rooms, limited, widths, find = self._rooms, self._limited, self._widths, text.find
+        minutes = self._minutes
         stamp, t = b"", 0.0
         done = -1  # the last line that was read in full
         for match in pattern.finditer(text):
@@ -200,12 +202,8 @@ class _RoomScan:
                 continue
             head = text[line : line + _STAMPED]
             if head != stamp:
-                stamp = head
-                found = times(head)
-                if found is None:
-                    found = self._time(text, line, head)
-                    stamp = b""
-                t = found
+                t = self._time(text, line, head)
+                stamp = head if head[_MINUTE:] in _SECONDS and head[:_MINUTE] in minutes else b""
             room = text[first:last]
             record = seen(room)
             if record is None:
@@ -234,10 +232,7 @@ class _RoomScan:
             return
         name, values = said.row.id, said.values
         kind = 1 << self._bits.setdefault(name, min(len(self._bits), KINDS))
-        head = text[line : line + _STAMPED]
-        t = self._times.get(head)
-        if t is None:
-            t = self._time(text, line, head)
+        t = self._time(text, line, text[line : line + _STAMPED])
         room = values.get("room")
         if room:
             self._note(room.encode(), t, kind)
@@ -253,21 +248,19 @@ class _RoomScan:
                 self._memo[key], self._widths[key] = kind, len(words)
 
     def _time(self, text: bytes, line: int, head: bytes) -> float:
-        """The line's time, cached only if `head` is a complete stamp; one stamp of each minute is parsed in full."""
-        whole = _WHOLE_SECONDS.fullmatch(head)
-        minute = self._minutes.get(whole[1]) if whole is not None else None
-        if whole is None or minute is None:
-            stamp = stamp_of(_parts(text, line))
-            instant = self._clock.read(stamp) if stamp else None
-            t = instant.t if instant else UNTIMED
-            if whole is None or instant is None:
-                return t
-            minute = self._minutes[whole[1]] = t - int(whole[2])
-        t = minute + int(whole[2])
-        if len(self._times) > _HELD:
-            self._times.clear()
-        self._times[head] = t
-        return t
+        """The line's time; of stamps in whole seconds, one of each minute is parsed in full."""
+        minute, second = self._minutes.get(head[:_MINUTE]), _SECONDS.get(head[_MINUTE:])
+        if minute is not None and second is not None:
+            return minute + second
+        stamp = stamp_of(_parts(text, line))
+        instant = self._clock.read(stamp) if stamp else None
+        if instant is None:
+            return UNTIMED
+        if second is not None and _DATED.fullmatch(head):
+            if len(self._minutes) >= _HELD:
+                self._minutes.clear()
+            self._minutes[head[:_MINUTE]] = instant.t - second
+        return instant.t
 
     def _contexts(self) -> dict[bytes, list[Row]]:
         """Rows by the bytes around the room in their examples."""
@@ -292,9 +285,8 @@ class _RoomScan:
 
     def _write_out(self) -> None:
         buckets, pack = self._buckets, RECORD.pack
-        for text, (first, last, lines, kinds) in self._rooms.items():
-            room = numerals.whole(text.decode())
-            if room is not None:
+        for text, (first, last, lines, kinds) in self._rooms.items():  # ASCII digits
+            if len(text) <= _DIGITS and (room := int(text)) <= numerals.LARGEST:
                 buckets[room % BUCKETS] += pack(room, first if first != UNTIMED else _NEVER, last, kinds, lines)
         self._rooms.clear()
         for bucket in range(BUCKETS):

@@ -117,6 +117,6 @@ def test_a_part_of_the_logs_does_not_tell_that_no_lines_were_lost(tmp_path: Path
     )
     (tmp_path / "p.log").write_text(f"{loss}\n{rooms}")
     logs = open_logs([str(tmp_path)])
-    library = Library(logs, tz=UTC, since=1795226400.0, until=1795226460.0, environ=environ)
-    assert [room.room - 10**17 for room in library.rooms()] == [120, 121]
+    library = Library(logs, tz=UTC, since=1795273200.0, until=1795273260.0, environ=environ)
+    assert [room.room - 10**17 for room in library.rooms()] == [900, 901]
     assert [event.instance for event in library.losses] == ["p"]
