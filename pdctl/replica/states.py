@@ -89,80 +89,41 @@ def _table() -> dict[ReplicaState, StateFacts]:
     none, loading, resident = Weights.NONE, Weights.LOADING, Weights.RESIDENT
     held, free = IngressLock.HELD, IngressLock.FREE
     taken, released = IngressLock.BEING_TAKEN, IngressLock.BEING_RELEASED
-    state = ReplicaState
+    state, row = ReplicaState, StateFacts
     return {
-        state.INACTIVE: StateFacts(neither, none, held, False, False, "It waits, without weights, for an order."),
-        state.LOADING_PREFILL: StateFacts(
-            prefill, loading, held, False, False, "Its weights arrive; it serves as a prefill when all are there."
-        ),
-        state.LOADING_DECODE: StateFacts(
-            decode, loading, held, False, False, "Its weights arrive; it serves as a decode when all are there."
-        ),
-        state.PREFILL: StateFacts(
-            prefill, resident, held, True, True, "It computes prompts and queues their KV cache for migration."
-        ),
-        state.NEW_PREFILL: StateFacts(
-            prefill,
-            loading,
-            held,
-            True,
-            True,
-            "Its weights arrive layer by layer; it computes prompts as far as it has layers, then parks them.",
-        ),
-        state.REFRACTORY_PREFILL: StateFacts(
-            prefill,
-            resident,
-            held,
-            False,
-            True,
-            "All its layers are there; it and its old prefill finish the parked batches from both ends.",
-        ),
-        state.OLD_PREFILL: StateFacts(
-            prefill, resident, held, False, True, "It computes the remaining layers of what a new prefill has parked."
-        ),
-        state.DECODE: StateFacts(
-            decode, resident, free, False, True, "It takes migrated batches and generates tokens, one step a turn."
-        ),
-        state.MUTATING_TO_DECODE: StateFacts(
-            decode,
-            resident,
-            released,
-            False,
-            False,
-            "A prefill keeps the batches that have not begun to migrate, to decode them itself.",
-        ),
-        state.MUTATING_TO_PREFILL: StateFacts(
-            prefill,
-            resident,
-            taken,
-            False,
-            True,
-            "A decode finishes the rooms it has and takes no more; then it computes prompts.",
-        ),
-        state.AUS_PREFILL: StateFacts(
-            prefill, resident, taken, False, False, "It comes back as a prefill as soon as it holds its ingress lock."
-        ),
-        state.AUS_DECODE: StateFacts(
-            decode, resident, released, False, False, "It comes back as a decode and gives its ingress lock up."
-        ),
-        state.SHUTTING_PREFILL: StateFacts(
-            neither, resident, held, False, False, "It takes no more prompts and waits until its KV cache has left."
-        ),
-        state.SHUTTING_DECODE: StateFacts(
-            neither, resident, taken, False, True, "It takes no more KV cache and decodes what it has to the end."
-        ),
-        state.SHUTTING_NULL: StateFacts(
-            neither, resident, held, False, False, "It is empty; its weights stay for a time, to be used again."
-        ),
-        state.FAILED: StateFacts(
-            neither,
-            none,
-            taken,
-            False,
-            False,
-            "It died or could not load; its rooms are queued again or get one error each.",
-        ),
-    }
+        state.INACTIVE: row(neither, none, held, False, False,
+            "It waits, without weights, for an order."),
+        state.LOADING_PREFILL: row(prefill, loading, held, False, False,
+            "Its weights arrive; it serves as a prefill when all are there."),
+        state.LOADING_DECODE: row(decode, loading, held, False, False,
+            "Its weights arrive; it serves as a decode when all are there."),
+        state.PREFILL: row(prefill, resident, held, True, True,
+            "It computes prompts and queues their KV cache for migration."),
+        state.NEW_PREFILL: row(prefill, loading, held, True, True,
+            "Its weights arrive layer by layer; it computes prompts as far as it has layers, then parks them."),
+        state.REFRACTORY_PREFILL: row(prefill, resident, held, False, True,
+            "All its layers are there; it and its old prefill finish the parked batches from both ends."),
+        state.OLD_PREFILL: row(prefill, resident, held, False, True,
+            "It computes the remaining layers of what a new prefill has parked."),
+        state.DECODE: row(decode, resident, free, False, True,
+            "It takes migrated batches and generates tokens, one step a turn."),
+        state.MUTATING_TO_DECODE: row(decode, resident, released, False, True,
+            "A prefill finishes the prompts it has begun and keeps the KV cache that has not begun to migrate."),
+        state.MUTATING_TO_PREFILL: row(prefill, resident, taken, False, True,
+            "A decode finishes the rooms it has and takes no more; then it computes prompts."),
+        state.AUS_PREFILL: row(prefill, resident, taken, False, False,
+            "It comes back as a prefill as soon as it holds its ingress lock."),
+        state.AUS_DECODE: row(decode, resident, released, False, False,
+            "It comes back as a decode and gives its ingress lock up."),
+        state.SHUTTING_PREFILL: row(neither, resident, held, False, True,
+            "It takes no more prompts, finishes those it has and waits until their KV cache has left."),
+        state.SHUTTING_DECODE: row(neither, resident, taken, False, True,
+            "It takes no more KV cache and decodes what it has to the end."),
+        state.SHUTTING_NULL: row(neither, resident, held, False, False,
+            "It is empty; its weights stay for a time, to be used again."),
+        state.FAILED: row(neither, none, taken, False, False,
+            "It died or could not load; its rooms are queued again or get one error each."),
+    }  # fmt: skip
 
 
 STATES = _table()
