@@ -172,6 +172,12 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "--switch-timeout",
         "--to",
     ),
+    "autoscale explain": (
+        "--observation",
+        "--output",
+        "--policy",
+    ),
+    "autoscale policies": ("--output",),
     "logs": (
         "--follow",
         "--grep",

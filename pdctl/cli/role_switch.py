@@ -14,7 +14,7 @@ from pdctl.http_auth import key_of
 from pdctl.launch import credentials, run_directory
 from pdctl.launch.deployment import ServerRole
 from pdctl.launch.run_directory import RunDir, find_run, home
-from pdctl.render import switch_steps as view
+from pdctl.render import role_changes as view
 from pdctl.render import term
 from pdctl.suggestions import one_of
 from pdctl.switch import switch_order, switch_refusals

@@ -11,8 +11,8 @@ ROOMS = "tests/data/rooms"
 TOPOLOGIES = ("1p1d", "2p1d", "2p1d-decode-tp2", "deepseek-v3-wide", "qwen3-hetero", "sglang-2p1d-cpu", "slurm-2p1d",
               "tp16dp8-two-nodes")  # fmt: skip
 VERBS = (
-    "plan", "launch", "render", "doctor", "diagnose", "trace-room", "rooms", "ask", "status", "role-switch", "logs",
-    "down", "ls", "explain", "dialect", "import", "topology", "completion", "self",
+    "plan", "launch", "render", "doctor", "diagnose", "trace-room", "rooms", "ask", "status", "role-switch",
+    "autoscale", "logs", "down", "ls", "explain", "dialect", "import", "topology", "completion", "self",
 )  # fmt: skip
 # A recording of each kind of course, and a room of it that is worth a look.
 RECORDINGS = (
@@ -41,6 +41,7 @@ def _helps() -> list[Case]:
         "dialect": ("show", "check", "flags", "env"),
         "topology": ("check", "show", "schema"),
         "render": ("kubernetes",),
+        "autoscale": ("explain", "policies"),
     }
     found = [case("--help"), case("--version")]
     found += [case(verb, "--help") for verb in VERBS]
@@ -118,6 +119,17 @@ def _logs() -> list[Case]:
     return found
 
 
+def _scaling() -> list[Case]:
+    fleet = "tests/snapshots/files/fleet.json"
+    explain = ("autoscale", "explain", "--observation")
+    return [
+        case("autoscale", "policies"), case("autoscale", "policies", "-o", "json"),
+        case(*explain, fleet, "--policy", "blitz"), case(*explain, fleet, "--policy", "blitz", "-o", "json"),
+        case(*explain, fleet, "--policy", "dynamo-load"), case(*explain, fleet, "--policy", "dynamo-throughput"),
+        case(*explain, "-", "--policy", "kpa", stdin=fleet), case(*explain, "nowhere.json", "--policy", "static"),
+    ]  # fmt: skip
+
+
 def _mistakes() -> list[Case]:
     return [
         case("plann"), case("plan", "--tq", "4"), case("plan", "nowhere.yaml"), case("trace-room"),
@@ -128,4 +140,4 @@ def _mistakes() -> list[Case]:
     ]  # fmt: skip
 
 
-CASES: tuple[Case, ...] = (*_helps(), *_planning(), *_findings(), *_logs(), *_mistakes())
+CASES: tuple[Case, ...] = (*_helps(), *_planning(), *_findings(), *_logs(), *_scaling(), *_mistakes())

@@ -1,16 +1,22 @@
-"""The steps of a role switch, and its result."""
+"""What changes the roles of a fleet: the steps and result of a role switch, the decision of a scaling policy."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import TYPE_CHECKING
 
+from pdctl.policy import POLICIES
+from pdctl.policy.observation import figures
+from pdctl.render.term import as_json
 from pdctl.switch import switch_order
 from pdctl.switch.switch_order import Standing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from pdctl.policy.decision import Decision
+    from pdctl.policy.observation import Observation
     from pdctl.render.term import Term
     from pdctl.switch.switch_order import Result, StepNote, SwitchOrder
     from pdctl.switch.switch_refusals import SwitchRefusal
@@ -67,3 +73,45 @@ def plan_json(order: SwitchOrder, role: str, notes: Iterable[StepNote]) -> str:
     rows = [{"step": one.step.value, "words": one.words} for one in notes]
     body = {"schema": switch_order.SCHEMA, "instance": order.name, "url": order.url, "from": role, "to": order.to}
     return json.dumps({**body, "steps": rows}, indent=2)
+
+
+def decision(one: Decision, now: Observation, term: Term) -> None:
+    """Write the change, the terms that led to it, what was refused and what it costs."""
+    changes = (("prefill", now.prefills, one.prefill_delta), ("decode", now.decodes, one.decode_delta))
+    told = [f"{role} {size} -> {size + step} ({step:+d})" if step else f"{role} {size}" for role, size, step in changes]
+    term.write(term.style(f"{one.policy}: {', '.join(told)}", "bold"))
+    width = max((len(each.name) for each in one.terms + one.expected_cost), default=0)
+    for each in one.terms:
+        term.write(f"  {each.name:<{width}}  {each.value:>4g}  {each.because}")
+    for no in one.refused:
+        term.write(term.style(f"  refused {no.action}: {no.because}", "yellow"))
+    for each in one.expected_cost:
+        term.write(term.style(f"  cost {each.name} {each.value:.3g}: {each.because}", "dim"))
+
+
+def policies(term: Term) -> None:
+    for name, policy in POLICIES.items():
+        term.write(f"{term.style(name.value, 'bold')}: {policy.meaning}")
+        for setting, default, meaning in _settings(policy.settings):
+            term.write(f"  {setting} = {json.dumps(default)}: {meaning}")
+
+
+def policies_json() -> str:
+    rows = [
+        {
+            "name": name.value,
+            "meaning": policy.meaning,
+            "settings": [
+                {"name": setting, "default": default, "meaning": meaning}
+                for setting, default, meaning in _settings(policy.settings)
+            ],
+        }
+        for name, policy in POLICIES.items()
+    ]
+    return as_json({"schema": "pdctl.policies/1", "policies": rows})
+
+
+def _settings(of: type) -> list[tuple[str, object, str]]:
+    """Name, default and meaning of each setting of a policy."""
+    known = figures(of)
+    return [(one.name, one.default, known[one.name].meaning) for one in dataclasses.fields(of)]

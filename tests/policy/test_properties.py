@@ -1,0 +1,106 @@
+"""What holds of every policy: pure, monotone in the backlog, and within its limits after `constrain`."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import random
+from collections.abc import Iterator
+
+from pdctl.policy import POLICIES, DecisionInput, ScalingPolicyName, decide
+from pdctl.policy.constraints import Limits
+from pdctl.policy.observation import Arrival, Observation, ReplicaLoad
+from tests.cases import for_each
+from tests.policy.fleet import fleet, replica
+
+FLEETS = 80
+PREFILL_STATES = ("prefill", "loadingprefill", "newprefill", "oldprefill", "ausprefill", "refractoryprefill")
+DECODE_STATES = ("decode", "loadingdecode", "ausdecode", "mutatingtodecode")
+OTHERS = ("inactive", "shuttingprefill", "shuttingdecode", "shuttingnull", "failed")
+
+
+def random_fleets(name: str) -> Iterator[tuple[Observation, ...]]:
+    """Histories of one to nine observations, with and without a list of replicas; the same for the same name."""
+    dice = random.Random(name)
+    for _ in range(FLEETS):
+        size = dice.randint(1, 9)
+        yield tuple(random_observation(dice, 5.0 * at, listed=bool(size % 2)) for at in range(1, size + 1))
+
+
+def random_observation(dice: random.Random, time_s: float, *, listed: bool) -> Observation:
+    prefills, decodes = dice.randint(0, 6), dice.randint(0, 6)
+    used = dice.randint(0, 150_000)
+    return fleet(
+        time_s=time_s,
+        prefills=prefills,
+        decodes=decodes,
+        waiting_prompt_tokens=dice.choice((0, dice.randint(0, 200_000))),
+        kv_blocks_used=used,
+        kv_blocks_used_on_prefill=dice.randint(0, used) if prefills else 0,
+        pending_prefills=0 if listed else dice.randint(0, prefills),
+        pending_decodes=0 if listed else dice.randint(0, decodes),
+        replicas=tuple(random_replicas(dice, prefills, decodes)) if listed else (),
+        arrivals_ahead=tuple(
+            Arrival(dice.uniform(0, 90), dice.randint(1, 20_000), dice.randint(1, 2_000))
+            for _ in range(dice.randint(0, 9))
+        ),
+        requests_per_s=dice.uniform(0, 20),
+        prompt_tokens=dice.choice((None, dice.uniform(1, 10_000))),
+        itl_s=dice.choice((None, dice.uniform(0.001, 0.2))),
+    )
+
+
+def random_replicas(dice: random.Random, prefills: int, decodes: int) -> Iterator[ReplicaLoad]:
+    groups = ((PREFILL_STATES, prefills), (DECODE_STATES, decodes), (OTHERS, dice.randint(0, 2)))
+    for states, count in groups:
+        for at in range(count):
+            yield replica(
+                f"{states[0]}-{at}", dice.choice(states),
+                ready=dice.random() < 0.8, kv_blocks_used=dice.randint(0, 30_000),
+                waiting_prompt_tokens=dice.randint(0, 20_000),
+            )  # fmt: skip
+
+
+def decisions(name: ScalingPolicyName, history: tuple[Observation, ...], limits: Limits | None) -> tuple[int, int]:
+    one = decide(name, DecisionInput(history, POLICIES[name].settings(), limits))
+    return one.prefill_delta, one.decode_delta
+
+
+@for_each("name", list(ScalingPolicyName))
+def test_more_backlog_never_lowers_the_number_of_prefills_wanted(name: ScalingPolicyName) -> None:
+    for history in random_fleets(name.value):
+        wanted = []
+        for tokens in (0, 500, 5_000, 20_000, 60_000, 150_000, 600_000):
+            now = dataclasses.replace(history[-1], waiting_prompt_tokens=tokens)
+            wanted.append(decisions(name, (*history[:-1], now), None)[0])
+        assert wanted == sorted(wanted), (name, history)
+
+
+@for_each("name", list(ScalingPolicyName))
+def test_a_decision_is_a_function_of_its_input_alone(name: ScalingPolicyName) -> None:
+    for history in random_fleets(name.value):
+        given = DecisionInput(history, POLICIES[name].settings(), Limits(gpus=7, cooldown_down_s=12.0))
+        before = copy.deepcopy(given)
+        first = decide(name, given)
+        assert decide(name, before) == first
+        assert given == before, "the input was changed"
+        assert all(each.because for each in (*first.terms, *first.refused))
+
+
+@for_each("name", list(ScalingPolicyName))
+def test_what_limits_allow_is_within_them(name: ScalingPolicyName) -> None:
+    """Whatever is proposed: bounds and GPUs hold where they can, one leaves at a time, and the last ready one never."""
+    dice = random.Random(name.value)
+    for history in random_fleets(name.value):
+        now, lowest = history[-1], dice.randint(1, 3)
+        limits = Limits(prefill=(lowest, 5), decode=(1, lowest + 3), gpus=dice.randint(2, 14))
+        deltas = decisions(name, history, limits)
+        held = sum(one.state.value in ("shuttingprefill", "shuttingdecode", "shuttingnull") for one in now.replicas)
+        present = now.prefills + now.decodes + held
+        assert present + sum(deltas) <= max(limits.gpus or 0, present)
+        for pool, delta, (least, most) in zip(now.pools, deltas, (limits.prefill, limits.decode), strict=True):
+            assert delta >= -1
+            assert delta <= 0 or pool.size + delta <= most
+            if delta < 0:
+                assert pool.size + delta >= least
+                assert pool.ready >= 2
