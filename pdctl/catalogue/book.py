@@ -54,7 +54,7 @@ def entry(code: str) -> Entry:
     return _BY_CODE[code]
 
 
-def find(word: str) -> Entry:
+def find_entry(word: str) -> Entry:
     """The entry of a code or slug, case-insensitive. Raise UsageError with the nearest ones if there is none."""
     found = _BY_CODE.get(_code(word)) or _BY_SLUG.get(word.strip().lower().replace("_", "-"))
     if found is None:

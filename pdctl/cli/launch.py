@@ -74,7 +74,7 @@ def command(
     if secret is not None:
         sets = [*(sets or []), f"security.deployment-secret={str(secret).lower()}"]
     files = [topology, *(overlays or [])]
-    resolved = resolve.resolve([resolve.find(each) for each in files], sets or [])
+    resolved = resolve.resolve([resolve.topology_file(each) for each in files], sets or [])
     order = LaunchOrder(
         topology=resolved.topology,
         text=export.to_yaml(resolved.values),

@@ -84,7 +84,7 @@ def sources(paths: Sequence[str], run: str | None) -> Sources:
     from pdctl.launch.run_directory import home
     from pdctl.launch.run_record import OVER
 
-    found = launched.find(home(os.environ), run, OVER)
+    found = launched.find_launched(home(os.environ), run, OVER)
     files = found.log_files()
     if run is None:
         tell_choice(found, read=True)

@@ -163,7 +163,7 @@ def _of_topology(
     from pdctl.layout.planner import plan_topology  # imported late: each form of the verb loads only what it needs
     from pdctl.topology import resolve
 
-    topology = resolve.load([resolve.find(each) for each in (name, *overlays)], sets)
+    topology = resolve.load([resolve.topology_file(each) for each in (name, *overlays)], sets)
     return plan_topology(topology, target.value if target is not None else None, measured)
 
 

@@ -51,7 +51,7 @@ def kubernetes(
     from pdctl.topology import resolve
 
     versions = kubernetes_validation.VERSIONS if version is None else (kubernetes_validation.schema_version(version),)
-    read = resolve.load([resolve.find(each) for each in (topology, *(overlays or []))], sets or [])
+    read = resolve.load([resolve.topology_file(each) for each in (topology, *(overlays or []))], sets or [])
     made = rendering.render(read, flavour.value if flavour is not None else None, versions)
     for caution in made.cautions:
         term.err().write(f"warning: {caution.message}")

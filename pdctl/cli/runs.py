@@ -35,7 +35,7 @@ def status(
     pdctl status blue --wait --timeout 2m
     """
     limit = flag_seconds("--timeout", timeout)
-    found = launched.find(home(os.environ), run, (State.FAILED, State.STALE))
+    found = launched.find_launched(home(os.environ), run, (State.FAILED, State.STALE))
     if wait:
         health = found.await_ready(limit, lambda missing: run_view.cluster_waiting(missing, term.err()))
     else:
@@ -89,7 +89,7 @@ def down(
     """
     limit = flag_seconds("--timeout", timeout)
     try:
-        found = launched.find(home(os.environ), run, (State.STALE,))
+        found = launched.find_launched(home(os.environ), run, (State.STALE,))
     except NotFoundError:
         if run is not None:
             raise

@@ -51,7 +51,7 @@ def check(
     stream = term.out()
     for name in files:
         try:
-            paths = [resolve.find(each) for each in (name, *(overlays or []))]
+            paths = [resolve.topology_file(each) for each in (name, *(overlays or []))]
             topology = resolve.load(paths, sets or [])
         except TopologyError as error:
             found += diagnostics.of(error)
@@ -81,7 +81,7 @@ def show(
     """
     from pdctl.topology.export import document, to_yaml
 
-    values = resolve.resolve([resolve.find(each) for each in (file, *(overlays or []))], sets or []).values
+    values = resolve.resolve([resolve.topology_file(each) for each in (file, *(overlays or []))], sets or []).values
     if output is ShownForm.YAML:
         text = to_yaml(values).rstrip()
     else:

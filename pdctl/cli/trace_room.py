@@ -177,7 +177,7 @@ def number(text: str) -> int:
     raise UsageError(f"`{text}` is not a room: a number below 2^64, decimal or hex", hint)
 
 
-def find(tracer: Tracer, wanted: WantedRoom) -> list[Room]:
+def find_rooms(tracer: Tracer, wanted: WantedRoom) -> list[Room]:
     """Trace the wanted rooms.
 
     A room given by number comes back even if no line names it; otherwise raise NotFoundError if nothing matches.
@@ -276,7 +276,7 @@ def _read(wanted: WantedRoom, sources: log_sources.Sources, reading: LogReading,
         from pdctl.trace.tracer import Tracer  # imported late: a mistake on the command line is answered without it
 
         tracer = Tracer(library)
-        rooms = find(tracer, wanted)
+        rooms = find_rooms(tracer, wanted)
         said = () if any(room.events for room in rooms) else _why_unnamed(tracer)
     finally:
         progress.close()
@@ -305,7 +305,7 @@ def _follow(
 
     def read(logs: tuple[Log, ...]) -> Room | None:
         try:
-            (room,) = find(Tracer(log_sources.library(logs, reading)), wanted)
+            (room,) = find_rooms(Tracer(log_sources.library(logs, reading)), wanted)
         except NotFoundError:
             return None
         return room if room.events else None

@@ -150,7 +150,7 @@ def _of_files(files: Sequence[str], sets: Sequence[str]) -> Subject:
     from pdctl.layout.planner import plan_topology  # late: a router alone needs no plan
     from pdctl.topology import resolve
 
-    topology = resolve.load([resolve.find(each) for each in files], list(sets))
+    topology = resolve.load([resolve.topology_file(each) for each in files], list(sets))
     return of_plan(topology, plan_topology(topology))
 
 

@@ -64,7 +64,7 @@ def meant(root: Path, name: str | None) -> Cluster | None:
     if not (root / "clusters").is_dir():
         return None
     if name is not None:
-        return find(root, name)
+        return find_cluster(root, name)
     known = load_all(root)
     alive = any(run.alive for run in load_runs(root)[0]) if known else True
     return known[0] if len(known) == 1 and not alive else None
@@ -88,7 +88,7 @@ def forget(root: Path, name: str) -> None:
     _file(root, name).unlink(missing_ok=True)
 
 
-def find(root: Path, name: str) -> Cluster | None:
+def find_cluster(root: Path, name: str) -> Cluster | None:
     if name.rpartition(".")[2].isdecimal():  # the name of an earlier run on this machine
         return None
     file = _file(root, name)

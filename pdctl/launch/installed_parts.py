@@ -74,7 +74,7 @@ def parts(modules: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def find(wanted: tuple[str, ...]) -> Interpreter:
+def find_interpreter(wanted: tuple[str, ...]) -> Interpreter:
     """The first Python that has all of `wanted`; if there is none, the first Python."""
     if not program.FILE:
         return Interpreter(sys.executable, tuple(name for name in wanted if find_spec(name) is None))
@@ -107,7 +107,7 @@ def _ask(python: str, wanted: tuple[str, ...]) -> Interpreter:
 def equipped(deployment: Deployment) -> Deployment:
     """In a one-file build, `deployment` run by the Python that has the packages, if there is one; else unchanged."""
     wanted = parts({program.module_of(spec.argv) for spec in deployment.specs}) if program.FILE else ()
-    found = find(wanted) if wanted else Interpreter("", ())
+    found = find_interpreter(wanted) if wanted else Interpreter("", ())
     if not found.python or found.missing:
         return deployment
 
@@ -213,7 +213,7 @@ def _router() -> InstalledPart:
 
 
 def _served(name: str, module: str, use: str) -> InstalledPart:
-    found = find(parts({module}))
+    found = find_interpreter(parts({module}))
     if found.python and not found.missing:
         return InstalledPart(name, True, f"{found.python} has what it needs")
     lacking = f"{found.python} lacks {', '.join(found.missing)}" if found.python else "there is no python3 on PATH"

@@ -53,7 +53,7 @@ class Launched(Protocol):
         """Batches of lines; show each batch completely before asking for the next."""
 
 
-def find(root: Path, name: str | None, also: tuple[State, ...] = ()) -> Launched:
+def find_launched(root: Path, name: str | None, also: tuple[State, ...] = ()) -> Launched:
     """The deployment called `name`, or the only live one; `also`: see `find_run`. Raise NotFoundError or UsageError."""
     cluster = clusters.meant(root, name)
     return _as_launched(root, cluster) if cluster is not None else LaunchedRun(root, find_run(root, name, also))

@@ -68,7 +68,7 @@ def refuse(name: str, obstacles: Sequence[Obstacle]) -> PdctlError:
 
 def _missing_parts(deployment: Deployment) -> Iterator[Obstacle]:
     modules = {program.module_of(spec.argv) for spec in deployment.specs}
-    found = installed_parts.find(installed_parts.parts(modules))
+    found = installed_parts.find_interpreter(installed_parts.parts(modules))
     if not found.missing:
         return
     what = "engine" if "pdctl.engine" in modules else "router"

@@ -26,7 +26,7 @@ SHOWN = 3
 WIDEST = 256  # no axis is tried further than this
 
 
-def check(
+def broken_rules(
     shape: Shape,
     version: Version = NEWEST,
     model: ModelShape | None = None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.errors import UsageError
 from pdctl.layout import shape
-from pdctl.layout.feasibility import check
+from pdctl.layout.feasibility import broken_rules
 from pdctl.layout.shape import PLAIN, Caution, Problem
 from pdctl.layout.workload import NO_DEMAND, Demand
 from pdctl.named_tuple import NamedTuple
@@ -177,7 +177,9 @@ class CapacityQuestion(NamedTuple):
     version: Version
 
 
-def judge(question: CapacityQuestion, words: ShapeWords) -> tuple[GpuMemory, tuple[Problem, ...], tuple[Caution, ...]]:
+def judge_memory(
+    question: CapacityQuestion, words: ShapeWords
+) -> tuple[GpuMemory, tuple[Problem, ...], tuple[Caution, ...]]:
     """The memory, and a problem where it does not fit, or a warning where it is tight."""
     memory = estimate(question.model, question.shape, question.placement, question.budget, question.demand)
     told = f"{question.name}: {'; '.join(memory.reasons)}"
@@ -198,7 +200,7 @@ def _ways(question: CapacityQuestion, words: ShapeWords) -> list[str]:
         if remedy.memory.verdict is not MemoryVerdict.OK:
             continue
         shape = remedy.shape
-        if shape is not None and check(shape, question.version, question.model, redundant):
+        if shape is not None and broken_rules(shape, question.version, question.model, redundant):
             continue
         ways.append(words.shape(shape) if shape is not None else words.setting(remedy.setting, remedy.value))
     return ways[:SHOWN]

@@ -10,7 +10,7 @@ from pdctl.engines.sglang.endpoints import LAST_PORT
 from pdctl.engines.sglang.refusals import ALL_CP_RANKS_ENV, HETEROGENEOUS_TP, STAGING_ENV, STAGING_SPAN, rule
 from pdctl.layout import commands
 from pdctl.layout.assembly import Bases, lay_out
-from pdctl.layout.feasibility import check, explain, nearest
+from pdctl.layout.feasibility import broken_rules, explain, nearest
 from pdctl.layout.hosts import NOWHERE
 from pdctl.layout.instance_plan import RouterPlan
 from pdctl.layout.kv_links import KvLink, pull
@@ -55,7 +55,7 @@ def _pair_problems(deployment: PlannedDeployment) -> list[Problem]:
     found = check_pair(prefill.side.shape, decode.side.shape, version, pages, deployment.engine)
 
     def works(shape: Shape) -> bool:
-        alone = check(shape, version, deployment.model, decode.placement.redundant_experts)
+        alone = broken_rules(shape, version, deployment.model, decode.placement.redundant_experts)
         return not alone and not check_pair(prefill.side.shape, shape, version)
 
     def ways(problem: Problem) -> tuple[str, ...]:

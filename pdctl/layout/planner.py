@@ -8,7 +8,7 @@ from pdctl.engines.kinds import EMBEDDED, RELEASED
 from pdctl.engines.versions import resolve
 from pdctl.errors import UsageError
 from pdctl.layout.assembly import Bases, PlannedDeployment, PlannedRole, RoleSide, lay_out
-from pdctl.layout.feasibility import check
+from pdctl.layout.feasibility import broken_rules
 from pdctl.layout.hosts import NOWHERE
 from pdctl.layout.instance_plan import Plan
 from pdctl.layout.serving import Serving
@@ -153,13 +153,13 @@ def solve(deployment: PlannedDeployment) -> Plan:
 
 def _shape_problems(deployment: PlannedDeployment, case: PlannedRole) -> list[Problem]:
     side, version, redundant = case.side, deployment.release.known, case.placement.redundant_experts
-    found = check(side.shape, version, deployment.model, redundant, deployment.engine)
+    found = broken_rules(side.shape, version, deployment.model, redundant, deployment.engine)
     if not found:
         return []
     from pdctl.layout.feasibility import nearest  # late: only a shape that does not work has use for it
 
     def works(shape: Shape) -> bool:
-        return not check(shape, version, deployment.model, redundant)
+        return not broken_rules(shape, version, deployment.model, redundant)
 
     ways = tuple(case.words.shape(shape) for shape in nearest(side.shape, works))
     lead = f"{side.role}: " if len(deployment.cases) > 1 else ""
@@ -172,13 +172,13 @@ def _with_memory(
     side, model = case.side, deployment.model
     if model is None:
         return side, (), ()
-    from pdctl.layout.gpu_memory import CapacityQuestion, judge  # late: only a known model has memory figures
+    from pdctl.layout.gpu_memory import CapacityQuestion, judge_memory  # late: only a known model has memory figures
 
     wanted = _demand(side, deployment.workload)
     question = CapacityQuestion(
         side.role, model, side.shape, case.placement, case.budget, wanted, deployment.release.known
     )
-    memory, problems, warnings = judge(question, case.words)
+    memory, problems, warnings = judge_memory(question, case.words)
     return side._replace(memory=memory), problems, warnings
 
 

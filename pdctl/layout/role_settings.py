@@ -161,7 +161,7 @@ def settings(role: str, wanted: Shape, given: Shape) -> str:
 def flag_problems(role: Role, reading: RoleReading, release: Release) -> Iterator[Problem | Caution]:
     """Flags this release's argparse does not take, and values its start-up checks refuse."""
     where, version = f"roles.{role.name}.args", release.known
-    yield from check(reading.args, where, release)
+    yield from refused_flags(reading.args, where, release)
     shape, dense = reading.shape, reading.placement.moe_dense_tp
     allowed = (None, 1, shape.tp) if MOE_DENSE_TP_MAY_BE_TP.holds(version) else (None, 1)
     if dense not in allowed:
@@ -194,7 +194,7 @@ def _number(args: Mapping[str, FlagValue], names: tuple[str, ...], where: str) -
     return None
 
 
-def check(args: Mapping[str, FlagValue], where: str, release: Release) -> Iterator[Problem | Caution]:
+def refused_flags(args: Mapping[str, FlagValue], where: str, release: Release) -> Iterator[Problem | Caution]:
     """What argparse refuses; only a warning where the release itself was not read, but one near it."""
     for name, value in args.items():
         if value is False:

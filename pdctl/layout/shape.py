@@ -155,7 +155,7 @@ class RankPlace(NamedTuple):
 
 
 def place(shape: Shape, *, on_cpu: bool = False) -> tuple[RankPlace, ...]:
-    """Every rank, in the order the nodes start them. Expects a shape that `feasibility.check` accepts.
+    """Every rank, in the order the nodes start them. Expects a shape that `feasibility.broken_rules` accepts.
 
     The arithmetic of sglang 0.5.3 to 0.5.23 is one and the same (data_parallel_controller.py, dp_attention.py); where a
     release has no --attn-cp-size or --moe-dp-size both are 1.

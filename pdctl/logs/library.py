@@ -15,7 +15,7 @@ from pdctl.logs.blocks import LineNumbers
 from pdctl.logs.event import CachedSpeech, EventReader, Place, RawLine, is_incomplete, rejoined_lists
 from pdctl.logs.log_sample import LogClocks, LogSample, StartsAndEnds
 from pdctl.logs.room_index import RoomIndex
-from pdctl.logs.scan import find
+from pdctl.logs.scan import find_lines
 from pdctl.logs.search import LogQuery, LogSearch
 from pdctl.named_tuple import NamedTuple
 
@@ -294,7 +294,7 @@ class Library:
     def _said(self, wanted: Callable[[Row], bool], without: Container[LogPart] = ()) -> Iterator[Event]:
         for log in self.logs:
             parts = tuple(part for part in log.parts if part not in without)
-            for raw in find(log._replace(parts=parts), self._literals(log, wanted)):
+            for raw in find_lines(log._replace(parts=parts), self._literals(log, wanted)):
                 for event in self._reader(log).known(raw):
                     if wanted(event.row):
                         yield event

@@ -19,7 +19,7 @@ from pdctl.logs.blocks import SIZE, Buffer, LineNumbers
 from pdctl.logs.clock import DAY, Clock, LogTimes, infer_zones, offset_by_entries, undated_since, zone_of_offset
 from pdctl.logs.event import RawLine, rejoined_lists
 from pdctl.logs.part import modified
-from pdctl.logs.scan import ByteSpan, SearchTerm, find, search
+from pdctl.logs.scan import ByteSpan, SearchTerm, find_lines, search
 from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ class StartsAndEnds:
         seen: set[tuple[str, int]] = set()
         places = [(part, 0) for part in log.parts if part.size][:1]
         if throughout:
-            places += [(raw.part, raw.place.offset) for raw in find(log, self._begin) if self._begins(log, raw)]
+            places += [(raw.part, raw.place.offset) for raw in find_lines(log, self._begin) if self._begins(log, raw)]
         for part, offset in places:
             lines = window.lines(part, offset, offset + START_BYTES, self._lines(part))
             for event in self._until_traffic(log, lines if self._reader(log).of_engine else rejoined_lists(lines)):

@@ -143,7 +143,7 @@ class ScanResult(NamedTuple):
     notes: tuple[str, ...]
 
 
-def find(log: Log, terms: Sequence[bytes]) -> Iterator[RawLine]:
+def find_lines(log: Log, terms: Sequence[bytes]) -> Iterator[RawLine]:
     """Lines of `log` that contain any of `terms`, in file order; numbers only where no other digit touches them."""
     wanted = tuple(literal_term(text) for text in terms)
     buffer = Buffer(SIZE)

@@ -67,7 +67,7 @@ def validate(objects: Sequence[Object], versions: Sequence[str] = VERSIONS) -> t
     return tuple(fault for each in objects for fault in _faults(each, versions))
 
 
-def check(objects: Sequence[Object], versions: Sequence[str] = VERSIONS) -> None:
+def check_objects(objects: Sequence[Object], versions: Sequence[str] = VERSIONS) -> None:
     """Raise UsageError with every fault of the objects, if there is any."""
     found = validate(objects, versions)
     if found:

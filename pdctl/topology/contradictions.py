@@ -159,7 +159,7 @@ def _free(one: PortRange, ranges: Sequence[PortRange]) -> int:
     return candidate.first
 
 
-def check(written: WrittenTopology) -> Iterator[Diagnostic]:
+def find_contradictions(written: WrittenTopology) -> Iterator[Diagnostic]:
     for rule in RULES:
         yield from rule(written)
 

@@ -13,7 +13,7 @@ from pdctl.named_tuple import NamedTuple
 from pdctl.suggestions import nearest
 from pdctl.topology.build import build, complete
 from pdctl.topology.checked_values import ValueReader, Values
-from pdctl.topology.contradictions import WrittenTopology, check
+from pdctl.topology.contradictions import WrittenTopology, find_contradictions
 from pdctl.topology.diagnostic import Code, Diagnostic, ProblemReport, shown
 from pdctl.topology.yaml_parser import KeyValue, List, Map, Node, Scalar, YamlText, parse, shape
 
@@ -67,14 +67,14 @@ def _resolved(root: Map | None, report: ProblemReport, name: str, environ: Mappi
     values = reader.document(root)
     complete(values, reader.spans, name, environ)
     topology = build(values, reader.spans, name)
-    for problem in check(WrittenTopology(topology, reader.keys, frozenset(reader.mistakes.paths))):
+    for problem in find_contradictions(WrittenTopology(topology, reader.keys, frozenset(reader.mistakes.paths))):
         report.take(problem)
     if report:
         raise report.refusal(name)
     return ResolvedTopology(topology, values)
 
 
-def find(name: str, environ: Mapping[str, str] | None = None) -> Path:
+def topology_file(name: str, environ: Mapping[str, str] | None = None) -> Path:
     """The file meant by a path, or by the name of a site's or shipped topology (`2p1d`, `incidents/slow-transfer`)."""
     path = Path(name)
     if name == "-" or path.suffix in SUFFIXES or (path.exists() and not path.is_dir()):

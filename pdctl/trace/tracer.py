@@ -24,7 +24,7 @@ from pdctl.trace.router_attempts import first_stamp, possible_attempts
 from pdctl.trace.timeline import RoomClock, at_router, durations, longest_gap, offsets
 from pdctl.trace.verdict import (
     answered_as,
-    judge,
+    judge_room,
     missing_evidence,
     open_until,
     outcome,
@@ -88,7 +88,7 @@ class Tracer:
         case = Case(
             room_events, who, deployment, around.lines, joined, around.rooms.get(room), around.cut_answers, around.lost
         )
-        verdict = judge(case)
+        verdict = judge_room(case)
         if verdict.finding is not None and verdict.finding.asked is not None:
             case = case.with_requested(verdict.finding.asked)
         ended, shown = outcome(case, around.rooms, verdict.finding)

@@ -97,7 +97,7 @@ class Verdict(NamedTuple):
     fix: str
 
 
-def judge(case: Case) -> Verdict:
+def judge_room(case: Case) -> Verdict:
     if case.warm_up:
         return Verdict(None, None, (), "")
     found = [finding for check in _checks(case) if (finding := check(case)) is not None]

@@ -25,7 +25,7 @@ from tests.cases import for_each
     ],
 )
 def test_a_code_or_its_name_in_any_case(word: str) -> None:
-    assert book.find(word).code == "PD201"
+    assert book.find_entry(word).code == "PD201"
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_code_or_its_name_in_any_case(word: str) -> None:
 )
 def test_a_near_miss_is_told_what_was_meant(word: str, meant: str) -> None:
     with pytest.raises(UsageError) as caught:
-        book.find(word)
+        book.find_entry(word)
     assert caught.value.exit_code is ExitCode.USAGE
     assert word in caught.value.message
     assert caught.value.fix == f"did you mean {meant}?"
@@ -48,7 +48,7 @@ def test_a_near_miss_is_told_what_was_meant(word: str, meant: str) -> None:
 @pytest.mark.parametrize("word", ["", "xyzzy", "PD", "PDXYZ"])
 def test_a_word_that_is_nothing_is_told_where_the_list_is(word: str) -> None:
     with pytest.raises(UsageError) as caught:
-        book.find(word)
+        book.find_entry(word)
     assert caught.value.fix == "`pdctl explain --all` lists them"
 
 

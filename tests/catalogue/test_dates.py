@@ -69,5 +69,5 @@ NAMED = [
 
 @for_each(("code", "words"), NAMED, ids=[f"{code}-{words[:24]}" for code, words in NAMED])
 def test_a_text_names_the_release_of_the_table(code: str, words: str) -> None:
-    entry = book.find(code)
+    entry = book.find_entry(code)
     assert any(words in text for text in (entry.explain, entry.versions, entry.fix)), (words, entry.explain)

@@ -77,4 +77,4 @@ def test_half_a_sentence_is_no_expectation(expected: str) -> None:
 
 @pytest.mark.parametrize("code", ["PD710"])
 def test_what_pdctls_own_engine_can_have_asks_for_no_release_of_sglang(code: str) -> None:
-    assert "SGLang" not in book.find(code).fix
+    assert "SGLang" not in book.find_entry(code).fix

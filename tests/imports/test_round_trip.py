@@ -47,7 +47,7 @@ CASES = [(name, sets) for name in SHIPPED for sets in CHANGES if not sets or not
 
 @for_each(("name", "sets"), CASES, ids=[f"{name} {' '.join(sets[:1])}" for name, sets in CASES])
 def test_a_plan_comes_back_as_it_was(name: str, sets: tuple[str, ...]) -> None:
-    plan = plan_topology(resolve.load([resolve.find(name)], sets, {}))
+    plan = plan_topology(resolve.load([resolve.topology_file(name)], sets, {}))
     assert plan.feasible
     made = imported("\n".join(shell_script(plan)) + "\n")
     assert commands(made.plan()) == commands(plan)
@@ -61,7 +61,7 @@ def test_rendered_manifests_come_back_as_they_were(flavour: str) -> None:
     """Whoever edits what pdctl rendered gets it back as a topology; unedited, it renders to the same bytes."""
     image = "targets.kubernetes.image=lmsysorg/sglang:v0.5.23"
     versions = kubernetes_validation.VERSIONS[-1:]
-    topology = resolve.load([resolve.find("deepseek-v3-wide")], (image, "targets.slurm=null"), {})
+    topology = resolve.load([resolve.topology_file("deepseek-v3-wide")], (image, "targets.slurm=null"), {})
     rendered = stream(rendering.render(topology, flavour, versions).objects)
     made = import_texts([("deploy.yaml", rendered)], {}, topology.name, {})
     again = resolve.of_text(made.text, "imported.yaml", {}).topology

@@ -184,7 +184,7 @@ def test_what_is_remembered_of_a_deployment(site: Site, rendered: Render) -> Non
     made = rendered("qwen")
     of = kubernetes.cluster(made.plan, made.settings, made.objects)
     clusters.save(site.folder, of)
-    assert clusters.find(site.folder, "qwen") == of
+    assert clusters.find_cluster(site.folder, "qwen") == of
     assert clusters.load_all(site.folder) == (of,)
     clusters.forget(site.folder, "qwen")
-    assert clusters.find(site.folder, "qwen") is None
+    assert clusters.find_cluster(site.folder, "qwen") is None

@@ -87,9 +87,9 @@ def test_each_run_has_a_new_secret_and_none_when_it_is_off(tmp_path: Path) -> No
 
 
 def test_the_topology_turns_it_off() -> None:
-    topology, _ = resolve.resolve([resolve.find("2p1d")], ["security.deployment-secret=false"])
+    topology, _ = resolve.resolve([resolve.topology_file("2p1d")], ["security.deployment-secret=false"])
     assert not topology.security.deployment_secret
-    assert resolve.resolve([resolve.find("2p1d")], [])[0].security.deployment_secret
+    assert resolve.resolve([resolve.topology_file("2p1d")], [])[0].security.deployment_secret
 
 
 def test_keys_leave_the_command_line_of_pdctls_own_processes_only(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_keys_leave_the_command_line_of_pdctls_own_processes_only(tmp_path: Path
 def test_the_key_of_a_run_is_read_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PDCTL_API_KEY", raising=False)
     (tmp_path / "key").write_text("secret-key\n")
-    topology, _ = resolve.resolve([resolve.find("2p1d")], [f"security.api-key-file={tmp_path / 'key'}"])
+    topology, _ = resolve.resolve([resolve.topology_file("2p1d")], [f"security.api-key-file={tmp_path / 'key'}"])
     deployment = deployment_plan.deployment(topology, deployment_plan.plan_here(topology))
     for spec in deployment.specs:
         at = spec.argv.index("--api-key-file")

@@ -15,7 +15,7 @@ from pdctl.topology.model import Topology
 
 
 def topology(name: str, *sets: str) -> Topology:
-    return resolve.load([resolve.find(name)], sets, {})
+    return resolve.load([resolve.topology_file(name)], sets, {})
 
 
 def test_two_prefills_one_decode_and_a_router() -> None:

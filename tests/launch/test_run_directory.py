@@ -373,7 +373,7 @@ def test_the_logs_of_a_run_are_its_own_and_those_of_earlier_ones_have_a_name(tmp
         os.close(lock)
 
     def logs_of(name: str) -> str:
-        files = launched.find(tmp_path, name).log_files()
+        files = launched.find_launched(tmp_path, name).log_files()
         return "".join(Path(path).read_text() for path in files.names)
 
     for number in range(1, 9):

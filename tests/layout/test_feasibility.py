@@ -4,7 +4,7 @@ import pytest
 
 from pdctl.engines.sglang.refusals import RULES
 from pdctl.engines.versions import NEWEST, SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_18, Version, spell
-from pdctl.layout.feasibility import check, nearest
+from pdctl.layout.feasibility import broken_rules, nearest
 from pdctl.layout.handover import check_pair
 from pdctl.layout.model_config import load
 from pdctl.layout.shape import Shape, flags
@@ -64,7 +64,7 @@ def test_a_broken_rule_is_named_in_every_release_that_has_it(code: str) -> None:
         assert model is not None
         model = model._replace(intermediate=25604)
     for version in SGLANG:
-        codes = [problem.code for problem in check(BROKEN[code], version, model)]
+        codes = [problem.code for problem in broken_rules(BROKEN[code], version, model)]
         assert (code in codes) == (version in releases(code)), version
 
 
@@ -117,11 +117,11 @@ def test_every_shape_rule_of_the_table_is_reached() -> None:
     ],
 )
 def test_messages_speak_the_release(shape: Shape, version: Version, message: str) -> None:
-    assert [problem.message for problem in check(shape, version)] == [message]
+    assert [problem.message for problem in broken_rules(shape, version)] == [message]
 
 
 def test_the_embedded_engine_speaks_for_itself() -> None:
-    (problem,) = check(
+    (problem,) = broken_rules(
         Shape(tp=3), NEWEST, load(MODELS / "llama-3-8b")._replace(kv_heads=6, intermediate=6), 0, "embedded"
     )
     assert problem.message.endswith("(the embedded engine needs num_attention_heads % attn_tp_size == 0)")
@@ -130,13 +130,13 @@ def test_the_embedded_engine_speaks_for_itself() -> None:
 def test_redundant_experts_count() -> None:
     model = load(MODELS / "deepseek-v3")
     wide = Shape(tp=72, dp=72, ep=72)
-    assert {problem.code for problem in check(wide, NEWEST, model)} == {"experts-divide"}
-    assert not check(wide, NEWEST, model, redundant_experts=32)
-    assert not check(Shape(tp=32, dp=32, deepep=True), NEWEST, model, redundant_experts=32)
+    assert {problem.code for problem in broken_rules(wide, NEWEST, model)} == {"experts-divide"}
+    assert not broken_rules(wide, NEWEST, model, redundant_experts=32)
+    assert not broken_rules(Shape(tp=32, dp=32, deepep=True), NEWEST, model, redundant_experts=32)
 
 
 def works(shape: Shape) -> bool:
-    return not check(shape)
+    return not broken_rules(shape)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from pdctl.layout.feasibility import check
+from pdctl.layout.feasibility import broken_rules
 from pdctl.layout.shape import RankPlace, Shape, place, stage_layers
 from tests.cases import for_each
 
@@ -147,7 +147,7 @@ SIZES = (1, 2, 3, 4, 6, 8, 16, 32)
 WORKING = [
     shape
     for tp, dp, pp, ep, cp in product(SIZES, (1, 2, 4, 8, 16), (1, 2, 3, 4), (1, 2, 8), (1, 2))
-    if not check(shape := Shape(tp=tp, dp=dp, pp=pp, ep=ep, cp=cp))
+    if not broken_rules(shape := Shape(tp=tp, dp=dp, pp=pp, ep=ep, cp=cp))
 ]
 
 

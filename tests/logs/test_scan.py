@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pdctl.logs import blocks as buffers
 from pdctl.logs import scan
 from pdctl.logs.blocks import LINE, SIZE, Buffer
-from pdctl.logs.scan import ByteSpan, ScanJob, find, search
+from pdctl.logs.scan import ByteSpan, ScanJob, find_lines, search
 from pdctl.logs.source import Log, open_logs
 
 ROOM = b"2148025886387619708"
@@ -35,7 +35,7 @@ def naive(data: bytes, number: bytes) -> list[tuple[int, int, bytes]]:
 
 
 def found(log: Log, number: bytes) -> list[tuple[int, int, bytes]]:
-    return [(raw.place.line, raw.place.offset, raw.line) for raw in find(log, [number])]
+    return [(raw.place.line, raw.place.offset, raw.line) for raw in find_lines(log, [number])]
 
 
 # Digits, newlines, NUL, CR, colour codes and whole rooms, so that hits and near misses are common.
@@ -88,7 +88,7 @@ def test_a_line_of_100_megabytes_is_found_and_cut(tmp_path: Path, packed: bool) 
     size = 100 << 20 if not packed else 20 << 20
     data = b"first\n" + b"x" * size + b" room=" + ROOM + b" " + b"y" * SIZE + b"\nlast " + ROOM + b"\n"
     log = log_of(tmp_path / "d.log", gzip.compress(data, 1) if packed else data)
-    long, last = find(log, [ROOM])
+    long, last = find_lines(log, [ROOM])
     assert (long.place.line, long.place.offset, long.line) == (2, 6, b"x" * LINE)
     assert (last.place.line, last.line) == (3, b"last " + ROOM)
 

@@ -14,7 +14,7 @@ from pdctl.logs import scan
 from pdctl.logs.blocks import LineNumbers
 from pdctl.logs.part import LogPart
 from pdctl.logs.room_index import RoomIndex
-from pdctl.logs.scan import find
+from pdctl.logs.scan import find_lines
 from pdctl.logs.search import LogQuery, LogSearch
 from pdctl.logs.source import open_logs
 
@@ -41,7 +41,7 @@ def plain(directory: Path, room: int) -> list[tuple[str, int, int, bytes]]:
     return [
         (raw.place.file, raw.place.line, raw.place.offset, raw.line)
         for log in open_logs([str(directory)])
-        for raw in find(log, [b"%d" % room])
+        for raw in find_lines(log, [b"%d" % room])
     ]
 
 

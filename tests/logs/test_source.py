@@ -11,7 +11,7 @@ import pytest
 
 from pdctl.errors import UsageError
 from pdctl.logs.part import Compression
-from pdctl.logs.scan import find
+from pdctl.logs.scan import find_lines
 from pdctl.logs.source import open_logs
 
 
@@ -78,7 +78,7 @@ def test_the_same_file_is_read_once(tmp_path: Path) -> None:
 def test_standard_input_is_kept_so_that_it_can_be_read_twice() -> None:
     (log,) = open_logs(["-"], stdin=io.BytesIO(gzip.compress(b"room=1 one\nroom=2 two\n")))
     for _ in range(2):
-        assert [raw.line for raw in find(log, [b"room=2"])] == [b"room=2 two"]
+        assert [raw.line for raw in find_lines(log, [b"room=2"])] == [b"room=2 two"]
     assert log.instance == "stdin"
 
 

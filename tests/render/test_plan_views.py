@@ -12,7 +12,7 @@ from pdctl.layout.planner import plan_shape, plan_topology
 from pdctl.layout.shape import Shape
 from pdctl.render.plan_table import show
 from pdctl.render.term import Term, spans, table
-from pdctl.topology.resolve import find, load
+from pdctl.topology.resolve import load, topology_file
 
 
 class Screen(io.StringIO):
@@ -41,7 +41,7 @@ def shown(plan: Plan, tty: bool, wide: bool = False) -> str:
 
 
 def wide_plan() -> Plan:
-    return plan_topology(load([find("deepseek-v3-wide", {})], environ={}))
+    return plan_topology(load([topology_file("deepseek-v3-wide", {})], environ={}))
 
 
 def test_a_terminal_gets_a_row_per_node_for_many_ranks() -> None:

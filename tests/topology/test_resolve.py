@@ -9,7 +9,7 @@ import pytest
 import pdctl
 from pdctl.errors import ExitCode, TopologyError
 from pdctl.topology.diagnostic import Code, Diagnostic, ProblemReport
-from pdctl.topology.resolve import MAX_BYTES, find, load, read_file
+from pdctl.topology.resolve import MAX_BYTES, load, read_file, topology_file
 
 from .conftest import ROOT, Write
 
@@ -221,23 +221,23 @@ def test_a_reported_value_is_not_judged_again(write: Write) -> None:
 
 def test_bare_names_find_site_then_shipped_topologies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert find("2p1d", {}) == ROOT / "topologies" / "2p1d.yaml"
+    assert topology_file("2p1d", {}) == ROOT / "topologies" / "2p1d.yaml"
     site = tmp_path / "site"
     site.mkdir()
     (site / "2p1d.yaml").write_text("")
-    assert find("2p1d", {"PDCTL_TOPOLOGIES": str(site)}) == site / "2p1d.yaml"
-    assert find("topologies/2p1d.yaml", {}) == Path("topologies/2p1d.yaml")
-    assert find("2p1d.yaml", {}) == Path("2p1d.yaml"), "a file name is a file"
+    assert topology_file("2p1d", {"PDCTL_TOPOLOGIES": str(site)}) == site / "2p1d.yaml"
+    assert topology_file("topologies/2p1d.yaml", {}) == Path("topologies/2p1d.yaml")
+    assert topology_file("2p1d.yaml", {}) == Path("2p1d.yaml"), "a file name is a file"
     (tmp_path / "1p1d").write_text("")
-    assert find("1p1d", {}) == Path("1p1d"), "a file here comes before a shipped name"
+    assert topology_file("1p1d", {}) == Path("1p1d"), "a file here comes before a shipped name"
     (tmp_path / "qwen3-hetero").mkdir()
-    assert find("qwen3-hetero", {}).suffix == ".yaml", "a directory here does not"
-    assert find("site", {}) == Path("site"), "unless there is nothing else to mean"
+    assert topology_file("qwen3-hetero", {}).suffix == ".yaml", "a directory here does not"
+    assert topology_file("site", {}) == Path("site"), "unless there is nothing else to mean"
 
 
 def test_an_unknown_name_is_answered_with_a_known_one() -> None:
     with pytest.raises(TopologyError) as caught:
-        find("2p1", {})
+        topology_file("2p1", {})
     assert isinstance(caught.value.diagnostics[0], Diagnostic)
     assert "did you mean `2p1d`?" in caught.value.diagnostics[0].help
 
@@ -249,7 +249,7 @@ def test_a_packed_copy_is_found_where_there_is_no_checkout(tmp_path: Path, monke
     (package / "topologies").mkdir(parents=True)
     (package / "topologies" / "2p1d.yaml").write_text("")
     monkeypatch.setattr(package_data, "PACKAGE", package)
-    assert find("2p1d", {}) == package / "topologies" / "2p1d.yaml"
+    assert topology_file("2p1d", {}) == package / "topologies" / "2p1d.yaml"
 
 
 def test_findings_to_ignore_carry_their_reason(write: Write) -> None:

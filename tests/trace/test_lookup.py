@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pdctl.cli.trace_room import WantedRoom, find
+from pdctl.cli.trace_room import WantedRoom, find_rooms
 from pdctl.errors import NotFoundError
 from pdctl.trace import summaries
 from pdctl.trace.diagnose import diagnose
@@ -112,9 +112,9 @@ def test_the_slowest_share_what_concerns_every_room(tmp_path: Path, monkeypatch:
         begin(tracer, library)
 
     monkeypatch.setattr(Tracer, "__init__", counted)
-    assert [room.room for room in find(Tracer(found), WantedRoom(slowest=3))] == [ROOM + 1, ROOM + 2, ROOM]
+    assert [room.room for room in find_rooms(Tracer(found), WantedRoom(slowest=3))] == [ROOM + 1, ROOM + 2, ROOM]
     assert made == [found]
-    assert [room.room for room in find(Tracer(found), WantedRoom(last_failed=True))] == [ROOM + 1]
+    assert [room.room for room in find_rooms(Tracer(found), WantedRoom(last_failed=True))] == [ROOM + 1]
     assert made == [found] * 2
     assert sum(diagnose(found).tally.rooms.values()) == 3
     assert made == [found] * 3

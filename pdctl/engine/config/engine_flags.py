@@ -20,7 +20,7 @@ from pdctl.engine.config.instance_args import ServerArgs
 from pdctl.engine.drill import fault_points, rehearsed_mistakes
 from pdctl.engines.kinds import EMBEDDED
 from pdctl.errors import UsageError
-from pdctl.layout.feasibility import check, nearest
+from pdctl.layout.feasibility import broken_rules, nearest
 from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ def divided(args: ServerArgs) -> ServerArgs:
 
 def _misfit(shape: Shape, model: ModelConfig) -> str:
     """Return why no instance can have this shape, or why the model cannot be split into it; empty if it can."""
-    problems = check(shape, engine=EMBEDDED)
+    problems = broken_rules(shape, engine=EMBEDDED)
     if problems:
         return _as_flags(problems[0].message)
     try:

@@ -17,7 +17,7 @@ from pdctl.engine.decode.rank_connection import RETRY, RankConnection
 from pdctl.engine.kv_link import room_state as failures
 from pdctl.engine.kv_link.bootstrap_client import BootstrapError, RankKey, leader_key
 from pdctl.engine.kv_link.kv_manager import RoomNotices
-from pdctl.engine.kv_link.rank_shape import MismatchError, check, log_mismatch
+from pdctl.engine.kv_link.rank_shape import MismatchError, find_writers, log_mismatch
 from pdctl.engine.kv_link.room_state import Failure, FailureCode, RoomFailedError
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class PrefillAddress:
             self._start_over()
         self._heard = answer
         try:
-            targets = check(self._context.shape, answer)
+            targets = find_writers(self._context.shape, answer)
         except MismatchError as error:
             log_mismatch(self.name, str(error))
             return failures.failure_of(FailureCode.MISMATCH, f"{error} (bootstrap_addr: {self.name})")

@@ -17,7 +17,7 @@ from pdctl.engine.kv_link import room_state as failures
 from pdctl.engine.kv_link.kv_frames import Abort, Status, TransferInfo, clipped, pack_pages, unpack_pages
 from pdctl.engine.kv_link.room_state import Failure, FailureCode, FakeReceiver, KVPoll, RoomFailedError, TransferStats
 from pdctl.engine.transfer.checksum import ChecksumTransport, Region
-from pdctl.engine.transfer.transport import find
+from pdctl.engine.transfer.transport import find_layer
 
 if TYPE_CHECKING:
     import asyncio
@@ -266,7 +266,7 @@ class KvReceiver:
     def _verify(self, connection: RankConnection, status: Status) -> None:
         """Compare checksums if both sides have them enabled, off the loop's thread: reading the pages takes time."""
         context, pages, sent = self._context, self._pages, status.checksums
-        checker = find(context.transport, ChecksumTransport)
+        checker = find_layer(context.transport, ChecksumTransport)
         if checker is None or pages is None or sent is None:
             if checker is not None and status.nbytes:
                 context.warn_once(

@@ -21,7 +21,7 @@ from pdctl.engine.drill.modelled_link import LinkOp, OperationStage, Wire
 from pdctl.engine.ipc.messages import FrameError
 from pdctl.engine.kv_link.kv_frames import Link, codec
 from pdctl.engine.transfer.checksum import ChecksumTransport
-from pdctl.engine.transfer.transport import Op, OpState, TransportWrapper, find, pieces
+from pdctl.engine.transfer.transport import Op, OpState, TransportWrapper, find_layer, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,8 +135,8 @@ def with_faults(transport: Transport, rank: int, more: str = "") -> Transport:
     armed = arm(rank, more)
     if armed is None:
         return transport
-    checked = find(transport, ChecksumTransport)
-    if checked is not None and find(checked, FaultyTransport) is not None:
+    checked = find_layer(transport, ChecksumTransport)
+    if checked is not None and find_layer(checked, FaultyTransport) is not None:
         return transport  # a wrapper from when this instance was a prefill, before it became a decode
     if checked is not None:  # checksums are of the bytes that should be sent: the fault has to come after them
         checked.beneath(lambda inner: FaultyTransport(inner, armed))

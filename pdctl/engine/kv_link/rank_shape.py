@@ -84,7 +84,7 @@ def log_mismatch(address: str, text: str) -> None:
         log.error("Prefill %s cannot serve this decode: %s", address, text)
 
 
-def check(decode: RankShape, info: ParallelInfo) -> PullTargets:
+def find_writers(decode: RankShape, info: ParallelInfo) -> PullTargets:
     """Return the prefill ranks that write into this decode rank. Raise MismatchError with both shapes."""
     reason = _terms(info.page_size, decode.page_size, info.kv_cache_dtype, decode.kv_dtype)
     if not reason and info.attn_cp_size != 1:

@@ -21,7 +21,7 @@ from pdctl.engine.kv_link.room_state import KVPoll, http_status
 from pdctl.engine.scheduler.resources import log_failed, log_finished, log_step
 from pdctl.engine.scheduler.role import DRAINING, RequestPlace, SchedulerRole, shared_failure
 from pdctl.engine.scheduler.schedule_batch import WaitingQueue
-from pdctl.engine.transfer.transport import find
+from pdctl.engine.transfer.transport import find_layer
 
 if TYPE_CHECKING:
     from pdctl.engine.prefill.prefill_manager import PrefillManager
@@ -184,7 +184,7 @@ class PrefillRole(SchedulerRole):
         """Make the next write, on the manager's thread, stop half-way if PDCTL_FAULTS asks for it."""
         if self.faults is None or (fault := self.faults.hit("prefill.write", req.room)) is None:
             return
-        transport = find(self._manager.transport, FaultyTransport)
+        transport = find_layer(self._manager.transport, FaultyTransport)
         if transport is not None:
             transport.breaks_off = partial(self.faults.happen, fault)
 

@@ -251,7 +251,7 @@ class TransportWrapper:
         self._inner.close()
 
 
-def find(transport: object, kind: type[T]) -> T | None:
+def find_layer(transport: object, kind: type[T]) -> T | None:
     """Return the first transport of `kind`, from this one inwards; None if there is none."""
     while not isinstance(transport, kind):
         if not isinstance(transport, TransportWrapper):

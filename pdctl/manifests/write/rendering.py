@@ -99,5 +99,5 @@ def render(
     chosen = settings(topology, flavour)
     plan = plan_topology(topology, "kubernetes")
     objects = manifests(plan, chosen)
-    kubernetes_validation.check(objects, versions)
+    kubernetes_validation.check_objects(objects, versions)
     return Rendering(plan, chosen, objects, (*plan.warnings, *cautions(topology, plan, chosen)))

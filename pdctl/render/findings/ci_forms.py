@@ -182,7 +182,7 @@ def _invocation(report: Report, fail_on: Severity | None) -> dict[str, object]:
 
 
 def _rule(code: str) -> dict[str, object]:
-    entry = book.find(code)
+    entry = book.find_entry(code)
     return {
         "id": entry.code,
         "name": entry.slug,

@@ -93,7 +93,7 @@ def as_document(report: Report) -> Value:
     return {
         **_head(report),
         "findings": [finding(each) for each in report.findings],
-        "checks": [check(each) for each in report.checks],
+        "checks": [checked_json(each) for each in report.checks],
         "ports": [_port(each) for each in report.ports],
         "matrix": [_cell(each) for each in report.matrix],
     }
@@ -112,7 +112,7 @@ def _head(report: Report) -> Value:
 def _entries(report: Report) -> Iterator[Value]:
     yield {"kind": "report", **_head(report)}
     yield from ({"kind": "finding", **finding(each)} for each in report.findings)
-    yield from ({"kind": "check", **check(each)} for each in report.checks)
+    yield from ({"kind": "check", **checked_json(each)} for each in report.checks)
     yield from ({"kind": "port", **_port(each)} for each in report.ports)
     yield from ({"kind": "cell", **_cell(each)} for each in report.matrix)
 
@@ -132,7 +132,7 @@ def finding(found: Finding) -> Value:
     }
 
 
-def check(checked: Checked) -> Value:
+def checked_json(checked: Checked) -> Value:
     return {"code": checked.code, "status": checked.status.value, "reason": checked.reason}
 
 

@@ -142,7 +142,7 @@ def _checks(report: Report, term: Term, verbose: bool) -> None:
     if verbose:
         for each in checks:
             if each.status is not CheckStatus.SKIPPED:
-                slug = book.find(each.code).slug
+                slug = book.find_entry(each.code).slug
                 reason = f"  {visible(each.reason, term)}" if each.reason else ""
                 term.write(f"  {_mark(each.status, term)} {each.code} {slug}{term.style(reason, 'dim')}")
         for reason, codes in skipped:

@@ -12,7 +12,7 @@ from pdctl.engine.cluster.rank_processes import Ranks
 from pdctl.engine.config import engine_flags
 from pdctl.engine.config.engine_flags import BOUNDS
 from pdctl.engine.config.instance_args import ServerArgs, Whereabouts
-from pdctl.layout.feasibility import check
+from pdctl.layout.feasibility import broken_rules
 from pdctl.layout.shape import place
 
 CHECKPOINTS = Path(pdctl.__file__).parent / "checkpoints"
@@ -193,7 +193,7 @@ def test_a_checkpoint_that_cannot_be_read_is_refused_by_its_file(
 )
 def test_a_shape_that_is_planned_is_accepted(words: str) -> None:
     args = parse(words)
-    assert check(args.shape) == ()
+    assert broken_rules(args.shape) == ()
     everyone = Whereabouts.all(args.shape)
     assert [here.rank for here in everyone] == list(place(args.shape))
     assert len({here.key for here in everyone}) == len(everyone) == args.shape.gpus

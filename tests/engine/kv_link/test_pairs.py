@@ -10,7 +10,7 @@ import pytest
 
 from pdctl.engine.kv_link.bootstrap_client import ParallelInfo
 from pdctl.engine.kv_link.kv_manager import shape_of
-from pdctl.engine.kv_link.rank_shape import MismatchError, RankShape, check, mismatch
+from pdctl.engine.kv_link.rank_shape import MismatchError, RankShape, find_writers, mismatch
 from pdctl.engine.kv_link.room_state import FailureCode, KVPoll
 from pdctl.engine.kvcache.pool_geometry import PoolGeometry
 from pdctl.layout.kv_links import KvModel
@@ -64,7 +64,7 @@ def test_attention_tp_that_does_not_divide_is_named_with_both_sizes() -> None:
 
 def test_context_parallel_prefills_are_refused_before_any_rank_is_asked() -> None:
     with pytest.raises(MismatchError, match=r"prefill has attn_cp_size=2.* Prefill: attn_tp_size=1 .* Decode: m: 6"):
-        check(shape(), ParallelInfo(1, 2, 1, 1))
+        find_writers(shape(), ParallelInfo(1, 2, 1, 1))
 
 
 @pytest.mark.parametrize("first", ["prefill's request first", "decode's request first"])

@@ -10,7 +10,7 @@ import pytest
 from pdctl.engine.drill.fault_points import Armed, kill, read
 from pdctl.engine.drill.kv_faults import FaultyTransport
 from pdctl.engine.transfer.fake import FakeTransport
-from pdctl.engine.transfer.transport import OpState, Transport, TransportWrapper, find
+from pdctl.engine.transfer.transport import OpState, Transport, TransportWrapper, find_layer
 from tests.engine.processes import started
 from tests.engine.transfer.backends import BACKENDS
 from tests.engine.transfer.far import PATIENCE, FarPool, geometry, item, move, open_pool, pair
@@ -66,6 +66,6 @@ def _write_and_die(descriptor: bytes) -> None:
 def test_it_is_found_whatever_is_around_it() -> None:
     inner = FakeTransport()
     doomed = doom(inner)
-    assert find(TransportWrapper(TransportWrapper(doomed)), FaultyTransport) is doomed
-    assert find(doomed, FaultyTransport) is doomed
-    assert find(TransportWrapper(inner), FaultyTransport) is None
+    assert find_layer(TransportWrapper(TransportWrapper(doomed)), FaultyTransport) is doomed
+    assert find_layer(doomed, FaultyTransport) is doomed
+    assert find_layer(TransportWrapper(inner), FaultyTransport) is None
