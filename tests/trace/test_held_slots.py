@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pdctl.trace.diagnose import diagnose
 from tests.trace import pasted
 
 if TYPE_CHECKING:
@@ -140,3 +141,45 @@ def test_a_room_that_its_decode_gave_up_for_want_of_pages_is_told_so(tmp_path: P
     assert cause is not None
     assert (cause.code, cause.side, cause.instance) == ("PD501", "decode", "decode-0")
     assert ("room=403" if said else "4 of 4 slots taken") in cause.why
+
+
+@pytest.mark.parametrize("slot", [True, False], ids=["got a slot", "got none"])
+def test_a_second_wave_of_rooms_has_a_cause_as_the_first_has(tmp_path: Path, slot: bool) -> None:
+    """No prefill has a request of any of them; the second four wait for the slots that the first four hold."""
+    first, second = range(401, 405), range(601, 605)
+    decode, prefill = [], [asked(10, 999, "p999"), step(10, 999, "p999", "bootstrap input_len=2")]
+    for room in first:
+        decode += [
+            asked(15, room, f"d{room}"),
+            step(15, room, f"d{room}", "prealloc bootstrap_addr=127.0.0.1:8998"),
+            step(15, room, f"d{room}", "transfer pages=1 prealloc=0.003413"),
+            f"{at(15)} room={room} rid='d{room}' announced pages=1 to=tcp://127.0.0.1:45777",
+        ]
+    for room in second:
+        decode += [asked(17, room, f"d{room}"), step(17, room, f"d{room}", "prealloc bootstrap_addr=127.0.0.1:8998")]
+    decode.append(f"{at(20)} {NO_SLOT}")
+    for room in first:
+        decode += timed_out(30, room, "receiver", f"d{room}", "WaitingForInput")
+    for room in second:
+        if slot:
+            decode += [
+                step(30, room, f"d{room}", "transfer pages=1 prealloc=13.003413"),
+                f"{at(30)} room={room} rid='d{room}' announced pages=1 to=tcp://127.0.0.1:45777",
+                *timed_out(45, room, "receiver", f"d{room}", "WaitingForInput"),
+            ]
+        else:
+            why = (
+                f"Request {room} timed out after 15.0s in KVPoll.WaitingForInput (limit 15.0s): no pages or slot on "
+                "this decode: 60 of 64 pages are free, 4 of 4 slots taken, 0 rooms come before it"
+            )
+            decode.append(f"{at(32)} room={room} receiver failed rid='d{room}' code=waiting_timeout: {why}")
+    for room in (*first, *second) if slot else first:
+        prefill.append(
+            f"{at(15 if room in first else 30)} got info room={room} agent_name='c2b1f0aa-77d1-4a8e-8c19-5ad1c3b0a001' "
+            "required_dst_info_num=1"
+        )
+    given = {"prefill-0": engine("prefill", 30000, 8998, *prefill), "decode-0": engine("decode", 30002, 8998, *decode)}
+    told = diagnose(pasted.library(tmp_path, **given))
+    assert told.tally.unexplained == ()
+    causes = {room: one.code for one in told.findings for room in one.rooms}
+    assert causes == {**dict.fromkeys(first, "PD703"), **dict.fromkeys(second, "PD703" if slot else "PD501")}
