@@ -26,8 +26,8 @@ ENTRIES: tuple[Entry, ...] = (
         Severity.ERROR,
         "page size is {observed|one thing} on {instance|decode} and {expected|another} on {other|prefill}: KV pages "
         "will not fit",
-        "Pages are copied as they lie. 0.5.3 does not compare and corrupts the cache in silence; later releases "
-        'compare on the first request only, raise "Page size mismatch", and then the decode scheduler dies or the '
+        "Pages are copied as they lie. Releases before 0.5.8 do not compare and corrupt the cache in silence; later "
+        'ones compare on the first request only, raise "Page size mismatch", and then the decode scheduler dies or the '
         "client hangs. The sizes often differ although nobody set them, because the attention backend picks one. "
         "Next: page_size in /server_info of both sides, which is the resolved value.",
         "set --page-size {size|64} on both roles",
@@ -130,7 +130,7 @@ ENTRIES: tuple[Entry, ...] = (
         "has no list of them. Next: the --speculative-* flags of both roles.",
         "give both roles the same --speculative-* flags, or none",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
-        "since 0.5.2; new cases were still reported in August 2026",
+        "every SGLang; new cases were still reported in August 2026",
         "sglang 0.5.3 to 0.5.23 source",
         reports=cited("sglang#17212 sglang#33877 sglang#23958 sglang#9976 sglang#23918 vllm#49230"),
     ),
@@ -202,8 +202,8 @@ ENTRIES: tuple[Entry, ...] = (
         "the bootstrap server. It breaks when plain data parallel (no DP attention) is used on prefill in the "
         'releases that check the attention rank ("follow_bootstrap_room conflict", about half of the requests '
         "fail with dp 2), when a router picks ranks by itself, and when --load-balance-method round_robin is "
-        "carried over a release where its meaning changed: until 0.5.8 it followed the room, from 0.5.13 it is a "
-        "real round robin. --prefill-round-robin-balance is needed by 0.5.3 on decode and does nothing later. Next: "
+        "carried over a release where its meaning changed: before 0.5.8 it alone followed the room, later "
+        "follow_bootstrap_room does. --prefill-round-robin-balance has an effect on decode before 0.5.8 only. Next: "
         "dp settings and --load-balance-method of both roles.",
         "{fix|set --load-balance-method auto on both roles}",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
@@ -302,7 +302,7 @@ ENTRIES: tuple[Entry, ...] = (
         Severity.WARNING,
         "requests with n > 1 hang or mix answers: every sample gets the same room",
         "SGLang copies the request's bootstrap host, port and room to each of the n samples. Rooms must be unique: "
-        "one sample finishes, the others are aborted or wait for 300 s, or two answers mix; before 0.5.13 with NIXL "
+        "one sample finishes, the others are aborted or wait for 300 s, or two answers mix; before 0.5.12 with NIXL "
         "the prefill's scheduler ends with a KeyError. The routers pass n on. "
         "Nothing on the server side refuses it; Dynamo answers 400. Recognised by two samples with one "
         "bootstrap_room in the decode's log, one of them successful. Next: the clients that send n.",

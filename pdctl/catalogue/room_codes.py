@@ -175,7 +175,7 @@ ENTRIES: tuple[Entry, ...] = (
         "update both roles to SGLang 0.5.21 or newer",
         (Needs.LOG,),
         "compared since 0.5.9; pages are kept until the transfer has drained since 0.5.21, and in 0.5.19 and 0.5.20 if "
-        "SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE is set",
+        "SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE is set; whether a later release can still have it is unknown",
         "sglang 0.5.8 to 0.5.23 source (disaggregation/decode.py)",
         reports=cited("sglang#23020 sglang#22716 sglang#17259 sglang#24527 sglang#35049"),
     ),

@@ -183,7 +183,7 @@ def running_not_read(facts: Facts) -> list[Finding] | Skipped | Unknown:
         if observed:
             who = [one.endpoint.name for one in some]
             evidence = shorten_lines([f"{one.endpoint.url}/server_info: version {one.version}" for one in some])
-            found.append(finding("PD323", who[0] if len(who) == 1 else names(who), observed, "", evidence))
+            found.append(finding("PD323", who[0] if len(who) == 1 else names(who), observed, READ, evidence))
     return found
 
 

@@ -51,5 +51,7 @@ def of_headline(headline: str) -> str:
 
 def of_expected(expected: str) -> str:
     """What is wrong with it: a value or a state, not half of another sentence."""
+    if not expected.strip():
+        return "it is empty"
     found = HALF.search(expected)
     return f"`{found[0].strip()}` is half a sentence" if found else ""

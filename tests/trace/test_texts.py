@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
+from pdctl import trace
 from pdctl.catalogue import book
 from pdctl.catalogue.entry import PLACEHOLDER
 from tests.cases import for_each
@@ -72,6 +75,55 @@ def test_every_text_is_whole(scenario: str) -> None:
         if each.kind not in ("why", "consequence", "headline", "gap"):  # these quote lines of logs
             assert "  " not in text.replace("   # ", " # "), each  # a remark behind a command
         assert not text.endswith((":", ";", ",")), each
+
+
+def _written(node: ast.expr) -> Iterator[str]:
+    """The texts that an expression may become, with `x` for each value put in."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.JoinedStr):
+        yield "".join(str(part.value) if isinstance(part, ast.Constant) else _put_in(part) for part in node.values)
+    elif isinstance(node, ast.IfExp):
+        yield from (*_written(node.body), *_written(node.orelse))
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
+        yield from _written(node.func.value)
+    elif isinstance(node, ast.Name) and node.id in CONSTANTS:
+        yield CONSTANTS[node.id].format("x")
+
+
+def _put_in(part: ast.expr) -> str:
+    value = part.value if isinstance(part, ast.FormattedValue) else part
+    return CONSTANTS.get(value.id, "x") if isinstance(value, ast.Name) else "x"
+
+
+def _fixes_in(tree: ast.Module) -> Iterator[str]:
+    """What is called a fix, what a function with that word in its name returns, and what CauseFinding takes as one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and any(isinstance(one, ast.Name) and one.id == "fix" for one in node.targets):
+            yield from _written(node.value)
+        elif isinstance(node, ast.FunctionDef) and "fix" in node.name:
+            returned = (one.value for one in ast.walk(node) if isinstance(one, ast.Return) and one.value is not None)
+            yield from (text for value in returned for text in _written(value))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "CauseFinding":
+            yield from (text for value in node.args[6:7] for text in _written(value))
+
+
+TREES = {path: ast.parse(path.read_text()) for path in sorted(Path(trace.__path__[0]).rglob("*.py"))}
+CONSTANTS = {
+    target.id: node.value.value
+    for tree in TREES.values()
+    for node in tree.body
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    for target in node.targets
+    if isinstance(target, ast.Name)
+}
+
+
+def test_every_fix_that_trace_writes_itself_is_a_command_or_one_sentence() -> None:
+    """Also those of incidents that no recording has. "": the catalogue's is taken."""
+    found = [(path.name, text) for path, tree in TREES.items() for text in _fixes_in(tree) if text]
+    assert len(found) > 20
+    assert {pair: problem for pair in found if (problem := shape.of_fix(pair[1]))} == {}
 
 
 @for_each("scenario", SCENARIOS)

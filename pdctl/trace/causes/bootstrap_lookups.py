@@ -97,7 +97,7 @@ class Sender(NamedTuple):
             return router_command(case.deployment)
         name = prefill.name if prefill else "the prefill that gets it"
         port = prefill.bootstrap_port if prefill and prefill.bootstrap_port else f"{PLACEHOLDER}{name}>"
-        return f"send both legs with bootstrap_port {port}; a router does so with --prefill <URL of {name}> {port}"
+        return f"send both legs with bootstrap_port {port} (a router does so with --prefill <URL of {name}> {port})"
 
 
 def _sender(case: Case, prefill: ObservedInstance | None, port: str) -> Sender:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pdctl.engines import message_details, numerals
 from pdctl.engines.base import Phase, Sign
 from pdctl.engines.sglang import behaviour
+from pdctl.shell_quoting import pasteable
 from pdctl.trace.case import NEAR, Case, CauseFinding, Proof
 from pdctl.trace.causes.dead_processes import router_gone
 from pdctl.trace.observed_deployment import sent_address
@@ -55,7 +56,7 @@ def client_left(case: Case) -> CauseFinding | None:
         name = asked[0].instance
         fills["what"] = f"somebody aborted the request (POST /abort_request at {name})"
         why = f"{name} was asked to abort it; no line says that the client left, and nothing had failed"
-        fix = f"ask who aborts requests at {name}: its line names the address it came from"
+        fix = f"grep -n 'POST /abort_request' {pasteable(asked[0].place.on_disk)}   # names the addresses it came from"
         proofs.append(Proof("somebody asked it to abort requests", asked[0]))
     elif not gone and not _writes_calls(case, first.instance):
         fills["what"] = "the client went away, or somebody aborted the request,"
