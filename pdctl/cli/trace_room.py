@@ -107,6 +107,7 @@ def command(
     sources = log_sources.sources(paths, run)
     reading = LogReading(since, until, tz, dialects, index)
     zone = timezone(tz)
+    why: tuple[str, ...] = ()
     shown = term.out(follows=True) if follow and output is RoomForm.TEXT and output_file is None else None
     if follow:
         from pdctl.units import flag_seconds  # imported late: only following has a time limit
@@ -114,7 +115,8 @@ def command(
         ended = _follow(wanted, sources, reading, flag_seconds("--timeout", timeout), shown)
         rooms, interrupted = [ended.room], ended.interrupted
     else:
-        rooms, interrupted = _read(wanted, sources, reading, verbose), False
+        rooms, why = _read(wanted, sources, reading, verbose)
+        interrupted = False
     found = any(room.events for room in rooms)
     unnamed = "" if found else _unnamed(rooms[0], wanted.typed, since is None and until is None)
     with to_file(output_file) as stream:
@@ -122,6 +124,9 @@ def command(
             write(output, rooms, wanted.selection, stream, zone, told=shown is not None)
         else:
             stream.write("".join(f"{line}\n" for line in _absent(rooms[0], unnamed)))
+    term.out().flush()  # that no line names it comes before why that may be
+    for line in why:
+        term.err().write(f"note: {visible(line, term.err())}")
     if interrupted:
         reraise(signal.SIGINT)
     if not found:
@@ -268,7 +273,10 @@ def exit_code(rooms: Sequence[Room]) -> ExitCode:
     return next((code for code in (ExitCode.FINDINGS, ExitCode.NOT_PROBED) if code in codes), ExitCode.OK)
 
 
-def _read(wanted: WantedRoom, sources: log_sources.Sources, reading: LogReading, verbose: bool) -> list[Room]:
+def _read(
+    wanted: WantedRoom, sources: log_sources.Sources, reading: LogReading, verbose: bool
+) -> tuple[list[Room], tuple[str, ...]]:
+    """The rooms, and why no line may name one, where none does."""
     began, progress = time.monotonic(), Scanning(term.err())
     try:
         library = log_sources.library(log_sources.opened(sources), reading, progress)
@@ -282,9 +290,7 @@ def _read(wanted: WantedRoom, sources: log_sources.Sources, reading: LogReading,
         progress.close()
     if verbose:
         read_stats(library, time.monotonic() - began, term.err())
-    for line in said:
-        term.err().write(f"note: {visible(line, term.err())}")
-    return rooms
+    return rooms, said
 
 
 def _why_unnamed(tracer: Tracer) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from pdctl.cli.parameters import (
     typed_spelling,
 )
 from pdctl.errors import ExitCode, UsageError
+from pdctl.shell_quoting import pasteable
 from pdctl.suggestions import similar
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def error_of(refused: Exception, root: ClickCommand, argv: Sequence[str]) -> Usa
     if option is not None:
         return _option_alone(command, option, told)
     if hasattr(refused, "param_type") and param is not None:
-        return UsageError(f"{path} needs {_name(param)}", _example(path, command))
+        return UsageError(f"{path} needs {_name(param)}", _completed(path, command, param, argv))
     if param is not None:
         return _no_value(param, getattr(refused, "message", told))
     if _below(command) and (word := QUOTED.search(told)):
@@ -308,6 +309,19 @@ def _example(path: str, command: ClickCommand) -> str:
     lines = (line.strip() for line in (command.help or "").splitlines())
     found = next((line.partition("  #")[0].strip() for line in lines if line.startswith(f"{path} ")), None)
     return found or _help(path)
+
+
+def _completed(path: str, command: ClickCommand, param: Param, argv: Sequence[str]) -> str:
+    """What was typed, with what it lacks; the example if nothing but the verb was typed."""
+    verb = path.split()[1:]
+    if list(argv[: len(verb)]) != verb or len(argv) == len(verb):
+        return _example(path, command)
+    rest = [pasteable(word) for word in argv[len(verb) :]]
+    if param.param_type_name == "argument":
+        return " ".join([path, _name(param), *rest])
+    words = _example(path, command).split()
+    at = words.index(param.opts[0]) if param.opts[0] in words else len(words)
+    return " ".join([path, *rest, param.opts[0], *(words[at + 1 : at + 2] or [_metavar(param)])])
 
 
 def _help(path: str) -> str:

@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,6 +39,15 @@ def test_a_room_no_line_names_is_said_first_and_how_it_was_read(typed: str, read
     assert lines[0] == f"no line of these logs names room {read}"
     assert len(lines) < 8
     assert f"no line of these logs names room {read}" in verb.err
+
+
+def test_that_no_line_names_it_comes_before_why_that_may_be() -> None:
+    """On a terminal both streams are one."""
+    command = [sys.executable, "-m", "pdctl", "trace-room", "123456789012", str(DATA / "pdctl-killed-decode")]
+    seen = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=60)
+    lines = seen.stdout.splitlines()
+    assert lines[0] == "no line of these logs names room 123456789012"
+    assert any(line.startswith("note: decode-0 died") for line in lines[1:])
 
 
 def test_the_seed_incident_is_named_and_its_fix_is_one_line(verb: Verb) -> None:

@@ -129,6 +129,21 @@ def test_it_says_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("typed", "fix"),
+    [
+        ("role-switch --run m1 prefill-0", "pdctl role-switch --run m1 prefill-0 --to decode"),
+        ("role-switch decode-7", "pdctl role-switch decode-7 --to decode"),
+        ("role-switch --to prefill", "pdctl role-switch INSTANCE --to prefill"),
+        ("role-switch", "pdctl role-switch prefill-1 --to decode"),
+    ],
+)
+def test_the_fix_of_an_incomplete_command_keeps_what_was_typed(
+    capsys: pytest.CaptureFixture[str], typed: str, fix: str
+) -> None:
+    assert said(capsys, *typed.split()).splitlines()[1] == f"  fix: {fix}"
+
+
 def test_the_fix_fits_the_mistake(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
