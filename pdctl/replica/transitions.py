@@ -273,7 +273,7 @@ def _legal() -> tuple[Transition, ...]:
         row(state.NEW_PREFILL, event.LOADED, state.REFRACTORY_PREFILL, ALL_LOADED,
             "disaggregation.rs 1010–1086, 1268–1344"),
         row(state.REFRACTORY_PREFILL, event.RELAY_ENDED, state.PREFILL, NOTHING_PARKED, "disaggregation.rs 1579–1607"),
-        row(state.PREFILL, event.PAIR_AS_OLD, state.OLD_PREFILL, LOAD_TO_PAIR, "exec_blitz.rs 1335, 1395"),
+        row(state.PREFILL, event.PAIR_AS_OLD, state.OLD_PREFILL, LOAD_TO_PAIR, "exec_blitz.rs 1395, 1499, 2008"),
         row(state.OLD_PREFILL, event.RELAY_ENDED, state.PREFILL, LET_GO, "disaggregation.rs 1754–1776"),
         row(state.PREFILL, event.MUTATE_TO_DECODE, state.MUTATING_TO_DECODE, PEER_STAYS, "mod.rs 32–54"),
         row(state.MUTATING_TO_DECODE, event.FLUSHED, state.DECODE, PROMPTS_DONE, "disaggregation.rs 1778–1798",
