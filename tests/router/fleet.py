@@ -100,7 +100,7 @@ class Fleet:
     async def ask(self, method: str, path: str, body: bytes | dict = b"", **headers: str) -> Answer:
         async with self.client() as client:
             client.send(method, path, body, **headers)
-            return await asyncio.wait_for(client.answer(bodiless=method == "HEAD"), 10)
+            return await asyncio.wait_for(client.answer(bodiless=method == "HEAD"), 60)
 
     async def generate(self, body: dict | None = None, path: str = "/generate", **headers: str) -> Answer:
         return await self.ask("POST", path, {"text": "hi"} if body is None else body, **headers)
@@ -122,8 +122,8 @@ class Fleet:
 QUICK = {
     "health_interval": 0.05,
     "probe_interval": 0.05,
-    "probe_timeout": 2.0,
-    "health_timeout": 1.0,
+    "probe_timeout": 10.0,
+    "health_timeout": 10.0,
     "retry_backoff": 0.01,
     "cb_timeout": 0.3,
 }
