@@ -265,6 +265,9 @@ def _rfc3339(microseconds: int) -> str:
 
 def _unmarked(name: str, layout: re.Pattern[bytes], lines: list[bytes]) -> CollectorFormat | None:
     """Detect `POD CONTAINER message` or `NAME message`, which have no marker, by a known layout after the names."""
+    few = lines[:FEW]
+    if sum(layout.match(without_colour(line)) is not None for line in few) * SHARE < len(few):
+        return None
     pairs: set[bytes] = set()
     for line in map(without_colour, lines):
         found = layout.match(line)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from pdctl.engines import message_details, numerals
 from pdctl.engines.base import Level, Phase, Sign
-from pdctl.engines.sglang.endpoints import FAKE_HOST
+from pdctl.engines.sglang.behaviour import FAKE_HOST
 from pdctl.logs.event import Event
 from pdctl.logs.log_sample import is_ordered_end
 from pdctl.named_tuple import NamedTuple

@@ -23,6 +23,7 @@ from pdctl.engines.versions import (
     Span,
 )
 
+FAKE_HOST = "2.2.2.2"  # as bootstrap_host, it makes both sides use a fake peer (warm-up, health, probes)
 # Pairing.
 PAGE_SIZES_COMPARED = Span(V0_5_8)  # before, a decode with a different page size gets pages in the wrong place
 KV_DTYPE_COMPARED_BY_WORD = Span(V0_5_10, V0_5_17)  # `auto` then differs from the type it resolves to

@@ -95,7 +95,6 @@ BODY: tuple[Body, ...] = (
     Body("rid", "str"),
 )
 
-FAKE_HOST = "2.2.2.2"  # as bootstrap_host, it makes both sides use a fake peer (warm-up, health, probes)
 DEFAULT_BOOTSTRAP_PORT = 8998
 DEFAULT_PORT = 30000
 
