@@ -18,6 +18,11 @@ def parse_ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     return getattr(found, "ipv4_mapped", None) or found
 
 
+def bracketed(host: str) -> str:
+    """The host as written in a URL: an IPv6 literal in brackets."""
+    return f"[{host}]" if ":" in host and host[0] != "[" else host
+
+
 def is_loopback(host: str) -> bool:
     """Whether `host`, an address (also in brackets) or a name, is always this machine. No name is looked up."""
     found = parse_ip(host.strip("[]"))

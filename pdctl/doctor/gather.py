@@ -17,10 +17,10 @@ from pdctl.doctor.request import Progress
 from pdctl.engines.base import Sign
 from pdctl.engines.sglang.faults import RunningRelease, hits
 from pdctl.fleet import canary_probe, listeners
-from pdctl.fleet.address import bracketed
 from pdctl.fleet.canary_probe import Prompt, Side
 from pdctl.fleet.deadline import Deadline
 from pdctl.fleet.observations import CANCEL, N2, SignatureLine
+from pdctl.loopback import bracketed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

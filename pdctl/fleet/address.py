@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from pdctl.errors import limit_reached
 from pdctl.fleet.deadline import SLICE
+from pdctl.loopback import bracketed
 from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
@@ -63,11 +64,6 @@ def host_and_port(url: str) -> tuple[str, int | None]:
         return parts.hostname or "", parts.port
     except ValueError:
         return "", None
-
-
-def bracketed(host: str) -> str:
-    """The host as written in a URL: an IPv6 literal in brackets."""
-    return f"[{host}]" if ":" in host and host[0] != "[" else host
 
 
 def join(host: str, port: int) -> str:

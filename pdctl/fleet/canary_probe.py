@@ -12,11 +12,12 @@ from pdctl.engines.pdctl import own_adapters
 from pdctl.engines.sglang.endpoints import paths
 from pdctl.engines.sglang.metrics import METRICS
 from pdctl.fleet import http_client, peer_json, prometheus_text
-from pdctl.fleet.address import Unanswered, bracketed, parse
+from pdctl.fleet.address import Unanswered, parse
 from pdctl.fleet.deadline import Deadline, map_within
 from pdctl.fleet.http_connection import Call, wait
 from pdctl.fleet.observations import BURST, CANCEL, N2, OVER_LENGTH, PAIR, Canary, HeldRequests
 from pdctl.fleet.prober import Prober
+from pdctl.loopback import bracketed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

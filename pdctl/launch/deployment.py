@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from pdctl.loopback import bracketed
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -70,7 +72,7 @@ class Spec:
 
     @property
     def url(self) -> str:
-        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+        return f"http://{bracketed(self.host)}:{self.port}"
 
     @property
     def rehearsed(self) -> tuple[str, ...]:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from pdctl.layout.shape import Caution, Problem, RankPlace, Shape
     from pdctl.topology.model import Router
 
-LOOPBACK = "127.0.0.1"
+# On this machine, by the address that is listened on.
+REACHED = {"localhost": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 HANDSHAKE = 13  # how far above the --dist-init-addr port SGLang's last derived port lies, since 0.5.8
 
 
@@ -99,9 +100,11 @@ def _seats(wishes: Sequence[HostWish], target: str, sites: Mapping[str, Site]) -
     return local(wishes) if target == "local" else assign(wishes, sites)
 
 
-def address(host: str) -> str:
-    """The address a host is reached at: its name, or the loopback address for this machine."""
-    return LOOPBACK if host == LOCAL else host
+def _address(host: str, bind: str) -> str:
+    """Where what listens on `bind` is reached at a host: by its name, or on this machine at an address of `bind`."""
+    if host != LOCAL:
+        return host
+    return REACHED.get(bind, bind)
 
 
 def _instance(side: RoleSide, index: int, seat: HostSeat, bases: Bases) -> InstancePlan:
@@ -112,7 +115,7 @@ def _instance(side: RoleSide, index: int, seat: HostSeat, bases: Bases) -> Insta
         role=side.role,
         number=index,
         host_names=seat.hosts,
-        address=address(seat.hosts[0]),
+        address=_address(seat.hosts[0], side.serving.bind),
         shape=shape,
         ranks=tuple(_renumber_gpus(rank, side.devices) for rank in place(shape, on_cpu=side.on_cpu)),
         numbers=numbers,

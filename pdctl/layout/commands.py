@@ -8,6 +8,7 @@ from pdctl.engines.kinds import EMBEDDED, ENGINES, ROUTERS
 from pdctl.engines.sglang.arguments import words
 from pdctl.layout.ports import node_http
 from pdctl.layout.serving import NodeCommand, Pairs
+from pdctl.loopback import bracketed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -61,7 +62,7 @@ def _embedded(serving: Serving, shape: Shape, numbers: Numbers, leader: str, nod
         ("ep-size", _above_one(shape.ep)),
         ("nnodes", shape.nodes if multi else None),
         ("node-rank", node if multi else None),
-        ("dist-init-addr", f"{leader}:{numbers.dist}" if multi else None),
+        ("dist-init-addr", f"{bracketed(leader)}:{numbers.dist}" if multi else None),
         ("base-gpu-id", shape.base_gpu_id if serving.gpu_flags and shape.base_gpu_id else None),
         ("page-size", serving.page_size),
         ("dtype", None if serving.dtype == "auto" else serving.dtype),
@@ -76,7 +77,7 @@ def _embedded(serving: Serving, shape: Shape, numbers: Numbers, leader: str, nod
 def _sglang(serving: Serving, shape: Shape, numbers: Numbers, leader: str, node: int) -> tuple[str, ...]:
     given = dict(serving.args)
     multi = shape.nodes > 1
-    dist = f"{leader}:{numbers.dist}" if numbers.dist is not None else None
+    dist = f"{bracketed(leader)}:{numbers.dist}" if numbers.dist is not None else None
     wanted: list[tuple[str, object]] = [
         ("model_path", serving.model_path),
         ("served_model_name", serving.served_name),

@@ -9,6 +9,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from pdctl.engines.kinds import EMBEDDED
+from pdctl.loopback import bracketed
 from pdctl.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class InstancePlan(NamedTuple):
 
     @property
     def url(self) -> str:
-        return f"http://{self.address}:{self.http_port}"
+        return f"http://{bracketed(self.address)}:{self.http_port}"
 
     def node_address(self, node: int) -> str:
         return self.addresses[node] if self.addresses else self.address
@@ -208,7 +209,7 @@ def _router(router: RouterPlan) -> Document:
         "name": router.name,
         "host": router.host,
         "host_name": router.host_name,
-        "url": f"http://{router.address}:{router.port}",
+        "url": f"http://{bracketed(router.address)}:{router.port}",
         "port": router.port,
         "metrics_port": router.metrics,
         "command": _command(router.command, router.host_name),

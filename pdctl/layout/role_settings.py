@@ -105,7 +105,7 @@ def serving(
         version=version,
         command=topology.engine.command,
         served_name=topology.model.served_name,
-        bind="127.0.0.1" if target == "local" else "0.0.0.0",
+        bind=topology.engine.host or ("127.0.0.1" if target == "local" else "0.0.0.0"),
         dtype=topology.model.dtype,
         kv_dtype=topology.model.kv_dtype,
         context_length=topology.model.context_length,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pdctl.engines.kinds import EMBEDDED
 from pdctl.engines.sglang.endpoints import EPHEMERAL
 from pdctl.layout.instance_plan import shell_line, shell_words
+from pdctl.loopback import bracketed
 from pdctl.render.term import prose, spans, table
 
 if TYPE_CHECKING:
@@ -377,7 +378,7 @@ def _overview(term: Term, plan: Plan) -> list[str]:
         rows.append([one.name, ",".join(dict.fromkeys(one.host_names)), one.url, bootstrap, len(one.ranks)])
     if plan.router is not None:
         router = plan.router
-        rows.append([router.name, router.host_name, f"http://{router.address}:{router.port}", "-", "-"])
+        rows.append([router.name, router.host_name, f"http://{bracketed(router.address)}:{router.port}", "-", "-"])
     return table(term, ["INSTANCE", "HOSTS", "URL", "BOOTSTRAP", "RANKS"], rows)
 
 

@@ -46,6 +46,7 @@ class Engine(NamedTuple):
     command: tuple[str, ...]  # empty: the engine's own
     args: Flags
     env: Env
+    host: str | None = None  # None: the target decides
     traceable: bool = True  # sglang: request time stats, the request log at level 0, metrics
 
 

@@ -38,7 +38,7 @@ ENGINE_OWNED: Mapping[str, str] = {
     "pp": "roles.{role}.pp",
     "page-size": "roles.{role}.page-size",
     "mem-fraction-static": "roles.{role}.mem-fraction",
-    "host": "the target it runs on",
+    "host": "engine.host",
     "port": "ports.http",
     "nnodes": "the shape and the pool's gpus-per-host",
     "node-rank": "the place of the node in its instance",

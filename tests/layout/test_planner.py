@@ -54,6 +54,25 @@ def test_a_router_that_listens_on_ipv6_alone_is_reached_there(host: str) -> None
     assert (router.host, router.address) == (host.strip('"'), "::1")
 
 
+@pytest.mark.parametrize(
+    ("given", "reached"), [("::1", "[::1]"), ("::", "[::1]"), ("0.0.0.0", "127.0.0.1"), ("10.0.0.7", "10.0.0.7")]
+)
+@pytest.mark.parametrize("kind", ["embedded", "sglang"])
+def test_instances_listen_where_they_are_told_and_are_reached_there(given: str, reached: str, kind: str) -> None:
+    sets = [f'engine.host="{given}"', f"engine.kind={kind}", "model.path=m/m", "roles.decode.tp=2"]
+    sets += ["pools.default.gpus-per-host=1"] if kind == "embedded" else []
+    plan = plan_topology(load([str(TOPOLOGIES / "1p1d.yaml")], sets), target="local")
+    for one in plan.instances:
+        assert one.url == f"http://{reached}:{one.http_port}"
+        for command in one.commands:
+            words = command.argv
+            assert words[words.index("--host") + 1] == given
+            if "--dist-init-addr" in words:
+                assert words[words.index("--dist-init-addr") + 1].startswith(f"{reached}:")
+    assert plan.router is not None
+    assert f"http://{reached}:{plan.instances[0].http_port}" in plan.router.command.argv
+
+
 def test_settings_move_the_ports() -> None:
     topology = load([TOPOLOGIES / "2p1d.yaml"], ["ports.http=31000", "ports.bootstrap=9100", "router.port=8100"], {})
     plan = plan_topology(topology)

@@ -12,8 +12,8 @@ from pdctl.doctor.check import Skipped, finding
 from pdctl.doctor.static.server_sources import engines_behind, service_of, written
 from pdctl.engines.kinds import router_kind
 from pdctl.engines.sglang.behaviour import WILDCARD_REGISTERS_ITSELF
-from pdctl.fleet.address import bracketed, host_and_port
-from pdctl.loopback import is_loopback
+from pdctl.fleet.address import host_and_port
+from pdctl.loopback import bracketed, is_loopback
 from pdctl.manifests.manifest import COMPOSE, SCRIPT
 from pdctl.named_tuple import NamedTuple
 from pdctl.shell_quoting import pasteable

@@ -27,6 +27,7 @@ from pdctl.engine.config.process_log import decorations
 from pdctl.engine.drill import fault_points
 from pdctl.errors import PdctlError
 from pdctl.lifeline import Lifeline, is_pipe
+from pdctl.loopback import bracketed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -245,11 +246,12 @@ def _dist_init(args: ServerArgs, replica: int) -> str:
     """Return where the ranks of one replica meet (torch.distributed), as host:port."""
     if args.nnodes > 1:
         return args.dist_init_addr or ""
+    own, family = ("::1", socket.AF_INET6) if ":" in args.host else ("127.0.0.1", socket.AF_INET)
     if args.dist_init_addr:
-        return f"127.0.0.1:{int(args.dist_init_addr.rpartition(':')[2]) + replica}"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+        return f"{bracketed(own)}:{int(args.dist_init_addr.rpartition(':')[2]) + replica}"
+    with socket.socket(family) as probe:
+        probe.bind((own, 0))
+        return f"{bracketed(own)}:{probe.getsockname()[1]}"
 
 
 class EndReason:

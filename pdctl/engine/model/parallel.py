@@ -10,6 +10,7 @@ four groups each would take a twentieth of a core.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
@@ -287,6 +288,9 @@ def backend() -> str:
     devices: list[Any] = []
 
     def create(given: Any, _: object = None) -> object:  # noqa: ANN401  # torch names no type for it
+        if not devices:
+            named = [each for each in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if each]  # as torch reads it
+            devices.extend(kind.create_device(interface=each) for each in named)
         if not devices:
             devices.append(kind.create_default_device())
         chosen = options()

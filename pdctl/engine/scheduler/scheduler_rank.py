@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -119,6 +120,7 @@ class Rank:
         gpu = here.rank.gpu or 0
         sizing = Sizing.resolve(dataclasses.replace(args, base_gpu_id=gpu), config, here.rank.pp_rank)
         self._tell_place(sizing.device.type == "cpu")
+        select.bind_gloo(rank_ip(args))
         self._groups = Groups.join(
             args.shape, here.rank.tp_rank, here.rank.pp_rank, sizing.device, f"tcp://{dist_init}", args.dist_timeout
         )
@@ -266,13 +268,13 @@ def rank_ip(args: ServerArgs) -> str:
         return look_up(named, 0)[0].host
     if args.host not in WILDCARDS:
         return look_up(args.host, 0)[0].host
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            # Sends nothing: connecting a datagram socket only picks the interface that faces the default route.
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            return WILDCARDS[args.host]
-        return str(probe.getsockname()[0])
+    ways = [(socket.AF_INET, "192.0.2.1"), *([(socket.AF_INET6, "2001:db8::1")] if args.host == "::" else [])]
+    for family, anywhere in ways:
+        # Sends nothing: connecting a datagram socket only picks the interface that faces the default route.
+        with socket.socket(family, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+            probe.connect((anywhere, 9))
+            return str(probe.getsockname()[0])
+    return WILDCARDS[args.host]
 
 
 def make_transport(args: ServerArgs, sizing: Sizing) -> Transport | None:

@@ -21,6 +21,7 @@ from pdctl.loopback import is_loopback
 SPELLINGS = {"mooncake_tcp": "mooncake"}  # SGLang's
 
 log = logging.getLogger("pdctl.engine")
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 NET_DEVICES = "UCX_NET_DEVICES"
 TRANSPORTS = "UCX_TLS"
 ADAPTIVE = "UCX_ADAPTIVE_PROGRESS"  # n: also poll interfaces that no endpoint uses
@@ -111,6 +112,16 @@ def bind_ucx(ip: str) -> None:
     name = interface_of(ip)
     if name and not os.environ.get(NET_DEVICES):
         os.environ[NET_DEVICES] = ",".join([name, *([] if is_loopback(ip) else rdma_ports())])
+
+
+def bind_gloo(ip: str) -> None:
+    """Make gloo connect the ranks of an instance over the interface of `ip`, an IPv6 address; else it is left alone.
+
+    Gloo looks up the host's name and, where that fails, takes 127.0.0.1, which a host without IPv4 does not have.
+    """
+    name = interface_of(ip) if ":" in ip else ""
+    if name:
+        os.environ.setdefault(GLOO_INTERFACE, name)
 
 
 def sees_all_processes() -> bool:
