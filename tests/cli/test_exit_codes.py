@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pdctl.cli import exits
+from pdctl.cli.app import VERBS
 from pdctl.errors import ExitCode
 from pdctl.launch import preflight, procfs
 from pdctl.launch.run_directory import RunDir
@@ -44,56 +45,98 @@ def test_every_code_there_is_stands_in_the_table() -> None:
     assert listed == {int(each) for each in ExitCode}
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        # 0: a list is no judgement; nothing runs any more.
-        (f"rooms {KILLED}", 0),
-        ("ls", 0),
-        ("down", 0),
-        ("explain PD201", 0),
-        (f"diagnose {HEALTHY}", 0),
-        # 1: findings, what cannot be, what broke.
-        (f"diagnose {KILLED}", 1),
-        (f"trace-room --last-failed {KILLED}", 1),
-        ("plan --tp 3 --dp 2", 1),
-        ("doctor --static incidents/missing-bootstrap-port", 1),
-        # 2: what is on the command line.
-        ("rooms --sort nothing", 2),
-        ("diagnose nosuch", 2),
-        ("rooms nosuch", 2),
-        ("trace-room 7 nosuch", 2),
-        ("dialect check nosuch", 2),
-        ("plan nosuch", 2),
-        ("plan nosuch.yaml", 2),
-        ("plan 2p1d -F nosuch.yaml", 2),
-        ("plan --tp 8 --model nosuch", 2),
-        ("launch nosuch", 2),
-        ("import nosuch.sh", 2),
-        ("topology check nosuch.yaml", 2),
-        ("doctor --static nosuch.yaml", 2),
-        ("explain PD999", 2),
-        # 4: nobody answers; the logs do not tell.
-        ("doctor --router http://127.0.0.1:{closed}", 4),
-        (f"diagnose {FOREIGN}", 4),
-        (f"rooms {FOREIGN}", 4),
-        # 5: no such run, instance, room.
-        ("status nosuch", 5),
-        ("status", 5),
-        ("logs nosuch", 5),
-        ("logs", 5),
-        ("down nosuch", 5),
-        ("ask --run nosuch hello", 5),
-        ("diagnose --run nosuch", 5),
-        ("rooms --run nosuch", 5),
-        ("role-switch prefill-9 --to decode", 5),
-        (f"trace-room 424242424242 {HEALTHY}", 5),
-    ],
+def written(folder: Path) -> str:
+    """A script whose two instances no plan can run together."""
+    start = "python3 -m sglang.launch_server --model-path m"
+    script = folder / "run.sh"
+    script.write_text(
+        f"{start} --disaggregation-mode prefill --tp 3\n{start} --disaggregation-mode decode --tp 2 --port 30001\n"
+    )
+    return str(script)
+
+
+TABLE = (
+    # 0: a list is no judgement; nothing runs any more.
+    (f"rooms {KILLED}", 0),
+    ("ls", 0),
+    ("down", 0),
+    ("explain PD201", 0),
+    (f"dialect check {HEALTHY}", 0),
+    ("dialect show sglang", 0),
+    ("topology check 2p1d", 0),
+    ("topology show 2p1d", 0),
+    ("topology schema", 0),
+    ("self check", 0),
+    ("autoscale policies", 0),
+    ("completion bash", 0),
+    ("launch --dry-run 2p1d", 0),
+    ("doctor --static 2p1d --select PD2", 0),
+    (f"diagnose {HEALTHY}", 0),
+    # 1: findings, what cannot be, what broke.
+    (f"diagnose {KILLED}", 1),
+    (f"trace-room --last-failed {KILLED}", 1),
+    ("plan --tp 3 --dp 2", 1),
+    ("import {infeasible}", 1),
+    (f"dialect check {FOREIGN}", 1),
+    (f"rooms {KILLED} --since 23:59:58 --tz UTC", 4),
+    ("doctor --static incidents/missing-bootstrap-port", 1),
+    # 2: what is on the command line.
+    ("rooms --sort nothing", 2),
+    ("diagnose nosuch", 2),
+    ("rooms nosuch", 2),
+    ("trace-room 7 nosuch", 2),
+    ("dialect check nosuch", 2),
+    ("plan nosuch", 2),
+    ("plan nosuch.yaml", 2),
+    ("plan 2p1d -F nosuch.yaml", 2),
+    ("plan --tp 8 --model nosuch", 2),
+    ("launch nosuch", 2),
+    ("import nosuch.sh", 2),
+    ("topology check nosuch.yaml", 2),
+    ("doctor --static nosuch.yaml", 2),
+    ("explain PD999", 2),
+    ("completion nosuch", 2),
+    ("autoscale explain nosuch.yaml", 2),
+    ("render kubernetes nosuch", 2),
+    ("dialect show nosuch", 2),
+    ("doctor --static 2p1d --select PD999", 2),
+    # 4: nobody answers; the logs do not tell.
+    ("doctor --router http://127.0.0.1:{closed}", 4),
+    ("ask --url http://127.0.0.1:{closed} hello", 4),
+    ("doctor --static 2p1d --select PD703", 4),
+    (f"diagnose {FOREIGN}", 4),
+    (f"rooms {FOREIGN}", 4),
+    # 5: no such run, instance, room.
+    ("status nosuch", 5),
+    ("status", 5),
+    ("logs nosuch", 5),
+    ("logs", 5),
+    ("down nosuch", 5),
+    ("ask --run nosuch hello", 5),
+    ("diagnose --run nosuch", 5),
+    ("rooms --run nosuch", 5),
+    ("role-switch prefill-9 --to decode", 5),
+    (f"trace-room 424242424242 {HEALTHY}", 5),
 )
-def test_the_table(line: str, expected: int) -> None:
+
+
+@pytest.mark.parametrize(("line", "expected"), TABLE)
+def test_the_table(line: str, expected: int, tmp_path: Path) -> None:
     with socket.socket() as taken:  # bound and not listening: connections are refused, and nobody else gets it
         taken.bind(("127.0.0.1", 0))
-        assert code(line.format(closed=taken.getsockname()[1]).split()) == expected
+        words = line.format(closed=taken.getsockname()[1], infeasible=written(tmp_path)).split()
+        assert code(words) == expected
+
+
+def test_every_verb_stands_in_the_table() -> None:
+    judged = {line.split()[0] for line, _ in TABLE}
+    assert judged == {verb.name for verb in VERBS}
+
+
+@pytest.mark.parametrize("verb", [verb.name for verb in VERBS])
+def test_every_verb_has_the_code_of_a_usage_that_cannot_be(verb: str) -> None:
+    assert code([verb, "--no-such-option"]) == 2
+    assert code([verb, "--help"]) == 0
 
 
 def kept(home: Path, state: State, *, alive: bool) -> None:

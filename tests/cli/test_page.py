@@ -36,10 +36,12 @@ Every verb and its options, as `--help` prints them. Exit codes are the same for
 | code | means |
 |---|---|
 | 0 | fine; a list (`rooms`, `logs`, `ls`), whatever is in it; `down`: nothing runs any more, or nothing ran |
-| 1 | findings at or above the threshold, an infeasible plan, a launch or a traced room that failed or is incomplete |
+| 1 | findings at or above the threshold, an infeasible plan (`plan`, `import`), a launch or a traced room that failed |
+| | or is incomplete, no room to list after a death (`rooms`), a log that no dialect reads (`dialect check`) |
 | 2 | usage: an option, a code or a file that cannot be or does not exist; a topology that is wrong |
 | 3 | a bug of pdctl; a report was written |
-| 4 | too little answered to decide, the logs do not tell, or the operating system refused a file |
+| 4 | too little answered to decide, a code was selected that cannot be checked here, the logs do not tell, or the |
+| | operating system refused a file or a standard stream |
 | 5 | not found: a run, an instance, a room |
 | 8 | not ready: still starting at the timeout; of `status` that something is missing, or that the run is over |
 | 130, 143 | ended by SIGINT, by SIGTERM: the signal itself |
