@@ -75,7 +75,7 @@ def test_a_signature_is_an_admins_once() -> None:
     assert again.refusal == "POST /workers: it was sent before"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("method", "target", "body", "why"),
     [
         ("DELETE", TARGET, b"{}", "another deployment secret"),

@@ -33,12 +33,12 @@ def test_a_rid_that_could_end_its_place_in_a_line_is_refused(rid: str) -> None:
     assert rid_problem(rid).startswith("rid must be 1 to 256 printable characters without spaces, quotes, brackets")
 
 
-@pytest.mark.parametrize("rid", ["a", "x" * 256, "chatcmpl-0f3/1:2@host", "dGVzdA==", "größe-7", "a,b;c#d%20|e~f!"])
+@for_each("rid", ["a", "x" * 256, "chatcmpl-0f3/1:2@host", "dGVzdA==", "größe-7", "a,b;c#d%20|e~f!"])
 def test_rids_of_this_world_are_taken(rid: str) -> None:
     assert rid_problem(rid) == ""
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@for_each("text", HOSTILE)
 def test_escaped_text_is_one_line_without_a_stamp(text: str) -> None:
     shown = escaped(text)
     assert shown.isprintable()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 
-import pytest
-
 from pdctl.loopback import fix_of_listening, is_localhost, is_loopback
 from tests.cases import for_each
 
@@ -23,12 +21,12 @@ def test_loopback_however_it_is_written(host: str, loopback: bool) -> None:
     assert is_loopback(host) is loopback
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1", "::1", "[::1]", "::ffff:127.0.0.1"])
+@for_each("host", ["localhost", "LOCALHOST", "127.0.0.1", "::1", "[::1]", "::ffff:127.0.0.1"])
 def test_spellings_of_localhost_are_one_address(host: str) -> None:
     assert is_localhost(host)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.2", "127.1.2.3", "0.0.0.0", "10.0.0.1", "node1", ""])
+@for_each("host", ["127.0.0.2", "127.1.2.3", "0.0.0.0", "10.0.0.1", "node1", ""])
 def test_another_loopback_address_is_another_address(host: str) -> None:
     assert not is_localhost(host)
 

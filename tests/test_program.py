@@ -10,6 +10,7 @@ import pytest
 
 from pdctl import program
 from pdctl.engines.kinds import EMBEDDED, ENGINES
+from tests.cases import for_each
 
 FILE = "/opt/pdctl.pyz"
 
@@ -62,9 +63,7 @@ def test_our_own_commands_are_recognised_and_written_for_other_machines(
         assert program.portable((*argv, "--port", "1")) == ("python", "-m", "pdctl.launch", "--port", "1")
 
 
-@pytest.mark.parametrize(
-    "argv", [(), ("python",), ("python", "-m"), ("python", "other.pyz", "-m", "pdctl.engine"), ("smg", "launch")]
-)
+@for_each("argv", [(), ("python",), ("python", "-m"), ("python", "other.pyz", "-m", "pdctl.engine"), ("smg", "launch")])
 def test_other_commands_start_no_module(argv: tuple[str, ...]) -> None:
     assert program.module_of(argv) == ""
     assert program.portable(argv) == argv

@@ -33,7 +33,7 @@ def test_sizes(text: str, size: int) -> None:
     assert parse_size(format_size(size)) == size
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "rate"),
     [("400Gbps", 400 * 10**9), ("1.6Tbps", 1_600 * 10**9), ("100 Gb/s", 10**11), ("25Mbps", 25 * 10**6)],
 )
@@ -42,7 +42,7 @@ def test_rates_are_bits_per_second(text: str, rate: int) -> None:
     assert parse_rate(format_rate(rate)) == rate
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "seconds"),
     [("90s", 90), ("30m", 1800), ("2h", 7200), ("1h30m", 5400), ("250ms", 0.25), ("1.5s", 1.5), ("1m1.5s", 61.5)],
 )
@@ -51,7 +51,7 @@ def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(format_duration(seconds)) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "text"),
     [(85_899_345_920, "80GiB"), (48_000_000_000, "48GB"), (1_048_577, "1048577B"), (10**12, "1TB")],
 )
@@ -59,14 +59,12 @@ def test_a_size_is_written_in_its_shortest_exact_unit(value: int, text: str) -> 
     assert format_size(value) == text
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(1800.0, "30m"), (5400.0, "1h30m"), (0.0, "0ms"), (0.04, "40ms"), (1.5, "1.5s")]
-)
+@for_each(("value", "text"), [(1800.0, "30m"), (5400.0, "1h30m"), (0.0, "0ms"), (0.04, "40ms"), (1.5, "1.5s")])
 def test_a_duration_is_written_without_empty_parts(value: float, text: str) -> None:
     assert format_duration(value) == text
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "fix"),
     [
         ("80", "80GiB"),
@@ -85,7 +83,7 @@ def test_a_wrong_size_says_what_to_write(text: str, fix: str) -> None:
     assert fix in caught.value.fix
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "fix"),
     [("2days", "48h"), ("3min", "3m"), ("10sec", "10s"), ("5", "5s"), ("5x", "units are"), ("soon", "1h30m")],
 )
@@ -95,14 +93,14 @@ def test_a_wrong_duration_says_what_to_write(text: str, fix: str) -> None:
     assert fix in caught.value.fix
 
 
-@pytest.mark.parametrize(("text", "fix"), [("50GB/s", "400Gbps"), ("400", "400Gbps"), ("4gbps", "4Gbps")])
+@for_each(("text", "fix"), [("50GB/s", "400Gbps"), ("400", "400Gbps"), ("4gbps", "4Gbps")])
 def test_a_wrong_rate_says_what_to_write(text: str, fix: str) -> None:
     with pytest.raises(UnitError) as caught:
         parse_rate(text)
     assert fix in caught.value.fix
 
 
-@pytest.mark.parametrize("text", ["501h", "99999999999999999999h", f"{'9' * 99}ms"])
+@for_each("text", ["501h", "99999999999999999999h", f"{'9' * 99}ms"])
 def test_a_time_to_wait_has_a_bound(text: str) -> None:
     with pytest.raises(UnitError, match="more than 500h"):
         parse_duration(text)

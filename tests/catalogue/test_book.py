@@ -28,7 +28,7 @@ def test_a_code_or_its_name_in_any_case(word: str) -> None:
     assert book.find_entry(word).code == "PD201"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("word", "meant"),
     [
         ("bootstrap-port-nul", "PD201 (bootstrap-port-null)"),
@@ -45,7 +45,7 @@ def test_a_near_miss_is_told_what_was_meant(word: str, meant: str) -> None:
     assert caught.value.fix == f"did you mean {meant}?"
 
 
-@pytest.mark.parametrize("word", ["", "xyzzy", "PD", "PDXYZ"])
+@for_each("word", ["", "xyzzy", "PD", "PDXYZ"])
 def test_a_word_that_is_nothing_is_told_where_the_list_is(word: str) -> None:
     with pytest.raises(UsageError) as caught:
         book.find_entry(word)
@@ -74,7 +74,7 @@ def test_nothing_asked_for_is_nothing_selected() -> None:
     assert book.select([]) == ()
 
 
-@pytest.mark.parametrize("pattern", ["PD4x", "PD999", "no-*-such", "mismatch", "PD"])
+@for_each("pattern", ["PD4x", "PD999", "no-*-such", "mismatch", "PD"])
 def test_a_pattern_that_means_nothing_is_a_mistake(pattern: str) -> None:
     with pytest.raises(UsageError, match="no code or slug"):
         book.select(["PD201", pattern])

@@ -16,6 +16,7 @@ import typer
 from pdctl.cli import completion, completion_table
 from pdctl.cli.app import VERBS
 from pdctl.cli.usage import build
+from tests.cases import for_each
 
 TABLE = Path(completion_table.__file__)
 
@@ -65,7 +66,7 @@ def test_verbs_options_and_runs(tmp_path: Path) -> None:
     assert answer("no-such-verb", "x") == []
 
 
-@pytest.mark.parametrize("shell", sorted(completion.SCRIPTS))
+@for_each("shell", sorted(completion.SCRIPTS))
 def test_scripts_name_the_program(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     completion.command(shell)
     assert "_PDCTL_COMPLETE" in capsys.readouterr().out

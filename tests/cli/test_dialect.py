@@ -15,6 +15,7 @@ from pdctl.engines.row_matching import ROWS, speech, survey
 from pdctl.engines.versions import NEWEST, parse, spell
 from pdctl.render import dialect as render
 from pdctl.render.term import Term
+from tests.cases import for_each
 from tests.cli.verb import within
 from tests.engines.recorded import LOGS, lines
 
@@ -134,8 +135,8 @@ def test_a_terminal_gets_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
 KINDS = [("flags", "flag", "--disaggregation-mode"), ("env", "name", "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT")]
 
 
-@pytest.mark.parametrize(("verb", "key", "known"), KINDS)
-@pytest.mark.parametrize("form", [("0.5.10",), ("--version", "0.5.10"), ("0.5.10", "--version", "0.5.10")])
+@for_each(("verb", "key", "known"), KINDS)
+@for_each("form", [("0.5.10",), ("--version", "0.5.10"), ("0.5.10", "--version", "0.5.10")])
 def test_the_items_of_a_release(verb: str, key: str, known: str, form: tuple[str, ...]) -> None:
     done = pdctl(verb, *form, "-o", "json")
     assert (done.returncode, done.stderr) == (0, "")
@@ -203,7 +204,7 @@ def test_a_newer_release_is_answered_for_by_the_newest_and_says_so(verb: str) ->
     assert document[verb] == json.loads(pdctl(verb, "-o", "json").stdout)[verb]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("package", "release", "has", "lacks"),
     [
         ("sglang-router", "0.1.4", "--eviction-interval", "--eviction-interval-secs"),

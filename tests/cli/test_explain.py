@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from pdctl.catalogue import book
+from tests.cases import for_each
 from tests.cli.verb import within
 
 
@@ -52,7 +53,7 @@ def test_json_has_everything_and_a_schema() -> None:
     assert first["reports"][0] == {"name": "sglang#5704", "url": "https://github.com/sgl-project/sglang/issues/5704"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("argv", "said"),
     [
         (("PD2O1",), "did you mean PD201"),

@@ -14,6 +14,7 @@ import typer
 from pdctl.cli import usage
 from pdctl.cli.app import VERBS, functions
 from pdctl.cli.parameters import Slot, line_name, read_plain, slots
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from pdctl.cli.parameters import Command
@@ -93,7 +94,7 @@ def as_called(command: Command, values: dict[str, Any]) -> dict[str, Any]:
     return {name: known[name] for name in names if name in known}
 
 
-@pytest.mark.parametrize("path", COMMANDS)
+@for_each("path", COMMANDS)
 def test_every_option_alone_is_read_without_typer_and_as_typer_reads_it(path: str) -> None:
     command = COMMANDS[path]
     lines = [needed(command)]
@@ -106,7 +107,7 @@ def test_every_option_alone_is_read_without_typer_and_as_typer_reads_it(path: st
         assert as_called(command, plain) == read_by_typer(path, words), words
 
 
-@pytest.mark.parametrize("path", COMMANDS)
+@for_each("path", COMMANDS)
 def test_any_line_is_left_to_typer_or_read_as_typer_reads_it(path: str) -> None:
     command, dice = COMMANDS[path], random.Random(path)
     read = 0

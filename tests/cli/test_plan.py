@@ -13,6 +13,7 @@ import yaml
 
 from pdctl.cli import exits
 from pdctl.cli.plan import IN_TOPOLOGY
+from tests.cases import for_each
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ROOT / "tests" / "data" / "models"
@@ -102,7 +103,7 @@ RANK = {"node", "gpu", "pp_rank", "tp_rank", "attn_dp_rank", "attn_cp_rank", "at
 PORT = {"node", "port", "purpose", "protocol"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "argv",
     [
         ("--tp", "16", "--dp", "8", "--decode-tp", "32", "--decode-dp", "32"),
@@ -134,7 +135,7 @@ def test_links_of_the_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(link["prefill_ranks"] == [0, 1] for link in links)
 
 
-@pytest.mark.parametrize("form", ["table", "json", "yaml", "shell"])
+@for_each("form", ["table", "json", "yaml", "shell"])
 def test_infeasible_in_every_form(capsys: pytest.CaptureFixture[str], form: str) -> None:
     said = Said(capsys, "--tp", "16", "--dp", "3", "--sglang-version", "0.5.18", "-o", form)
     assert said.code == 1
@@ -176,7 +177,7 @@ def test_weights_that_do_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
     assert "  nearest: --tp 16\n" in said.out
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("argv", "message", "fix"),
     [
         ((), "no topology and no --tp", "pdctl plan --tp 16 --dp 8"),
@@ -204,7 +205,7 @@ def test_usage_errors(capsys: pytest.CaptureFixture[str], argv: tuple[str, ...],
 LLAMA = ("--model", str(MODELS / "llama-3-8b"))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("argv", "note"),
     [
         (("--nic-count", "4"), "--nic-count has no effect without --nic"),
@@ -262,7 +263,7 @@ def test_a_shape_alone_loads_no_figures_and_no_topology() -> None:
     assert not set(done.stderr.split()) & late
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("flag", "value"),
     [
         ("--mem-fraction", "nan"), ("--mem-fraction", "1.5"), ("--mem-fraction", "0"), ("--isl", "-5"),

@@ -15,7 +15,7 @@ from tests.cases import for_each
 from tests.render.trace import samples
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "room"),
     [
         ("5111113946003395278", 5111113946003395278),
@@ -82,7 +82,7 @@ def test_the_earlier_runs_of_a_name_are_known(tmp_path: Path, monkeypatch: pytes
     assert earlier(Sources(("router.log",), {})) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("outcomes", "code"),
     [
         ([RoomOutcome.OK], ExitCode.OK),

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import typer
 
 from pdctl.catalogue import book
@@ -87,7 +86,7 @@ def problems(lines: list[str]) -> list[str]:
     return [f"{line.strip()}: {why}" for line in lines if (why := refusal(line))]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "why"),
     [
         ("pdctl doctor 2p1d --static  # nothing runs yet", ""),

@@ -12,6 +12,7 @@ import pytest
 
 from pdctl import __version__
 from pdctl.cli import exits
+from tests.cases import for_each
 from tests.cli.leaves import LEAVES
 from tests.cli.verb import BROKEN, within
 
@@ -28,14 +29,14 @@ def said(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     return printed.err
 
 
-@pytest.mark.parametrize("path", LEAVES)
+@for_each("path", LEAVES)
 def test_every_verb_answers_an_unknown_option(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, *path.split(), "--qqqq") == (
         f"error: pdctl {path} has no option `--qqqq`\n  fix: pdctl {path} --help\n"
     )
 
 
-@pytest.mark.parametrize("path", LEAVES)
+@for_each("path", LEAVES)
 def test_every_option_answers_a_typo_a_missing_value_and_a_wrong_one(
     path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,7 +79,7 @@ BOUNDED = [
 ]
 
 
-@pytest.mark.parametrize(("path", "flag", "metavar", "kind"), BOUNDED)
+@for_each(("path", "flag", "metavar", "kind"), BOUNDED)
 def test_every_number_and_every_time_has_a_bound(
     path: str, flag: str, metavar: str, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,7 +186,7 @@ def test_an_option_that_would_be_ignored_is_refused(capsys: pytest.CaptureFixtur
         assert "--ignore leaves nothing to check" in said(capsys, "doctor", "2p1d", "--static", *words)
 
 
-@pytest.mark.parametrize("words", [["-V", "status"], ["-VV"], ["-V", "-V"], ["--version", "status"]])
+@for_each("words", [["-V", "status"], ["-VV"], ["-V", "-V"], ["--version", "status"]])
 def test_the_version_is_told_whatever_follows(words: list[str]) -> None:
     done = subprocess.run([sys.executable, "-m", "pdctl", *words], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"pdctl {__version__}\n", "")
@@ -208,14 +209,14 @@ def test_a_dash_to_write_to_is_standard_output(words: list[str], tmp_path: Path)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("words", [("topology",), ("render",), ("dialect",), ()])
+@for_each("words", [("topology",), ("render",), ("dialect",), ()])
 def test_a_verb_without_the_one_below_it_shows_what_there_is(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said(capsys, *words).startswith("Usage: pdctl")
 
 
-@pytest.mark.parametrize("path", LEAVES)
+@for_each("path", LEAVES)
 def test_words_that_are_too_many_are_named(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     params = LEAVES[path].params
     needed = [word for one in params if one.param_type_name == "option" and one.required for word in (one.opts[0], "x")]

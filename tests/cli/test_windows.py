@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pdctl.cli.exits import run
+from tests.cases import for_each
 from tests.trace.recordings import ROOMS
 
 LOGS = str(ROOMS / "2p1d-healthy-info-log-requests-sgl0523")
@@ -28,7 +29,7 @@ def day() -> str:
     return next(line[1:11] for line in log.read_text(errors="replace").split("\n") if line.startswith("[20"))
 
 
-@pytest.mark.parametrize("argv", VERBS, ids=lambda argv: argv[0])
+@for_each("argv", VERBS, ids=lambda argv: argv[0])
 def test_a_window_behind_the_last_line_is_empty_and_not_of_the_day_before(
     argv: list[str], day: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -37,7 +38,7 @@ def test_a_window_behind_the_last_line_is_empty_and_not_of_the_day_before(
     assert f"no line was written since {day} 23:59:58" in text
 
 
-@pytest.mark.parametrize("argv", VERBS, ids=lambda argv: argv[0])
+@for_each("argv", VERBS, ids=lambda argv: argv[0])
 def test_a_window_before_the_first_line_is_said_to_be_empty(
     argv: list[str], day: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -46,7 +47,7 @@ def test_a_window_before_the_first_line_is_said_to_be_empty(
     assert f"no line was written until {day} 00:00:01" in text
 
 
-@pytest.mark.parametrize("argv", VERBS, ids=lambda argv: argv[0])
+@for_each("argv", VERBS, ids=lambda argv: argv[0])
 def test_the_window_that_counts_is_named(argv: list[str], day: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, text = said(capsys, *argv, "--since", f"{day}T00:00:00", "--until", "23:59:59")
     assert f"only lines from {day} 00:00:00 to 23:59:59 count" in text

@@ -10,6 +10,7 @@ import pytest
 from pdctl.doctor import check_run
 from pdctl.doctor.check import CheckStatus, Facts, Finding
 from pdctl.fleet.observations import RankAddress, Reply
+from tests.cases import for_each
 from tests.doctor.fixtures import recorded as real
 from tests.doctor.fixtures.live import WAITING, service, without
 from tests.doctor.fixtures.recorded import healthy
@@ -131,7 +132,7 @@ def test_who_was_not_asked_in_time_is_neither_down_nor_unreachable() -> None:
     assert status["PD205"] == ("unknown", f"bootstrap servers of prefill-0: {late}")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("reason", "code"),
     [
         ("connection refused", "PD604"),

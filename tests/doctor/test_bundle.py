@@ -47,7 +47,7 @@ def test_takes_out_what_is_secret(text: str, secret: str) -> None:
     assert sum(taken.values()) == 1
 
 
-@pytest.mark.parametrize("text", KEPT)
+@for_each("text", KEPT)
 def test_keeps_what_diagnosis_needs(text: str) -> None:
     assert remove_secrets(text)[:2] == (text, {})
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from types import MappingProxyType
 
-import pytest
-
 from pdctl.doctor import check_run
 from pdctl.doctor import request as asking
 from pdctl.doctor.check import CanaryCell, CheckStatus, Depth, Facts
@@ -14,6 +12,7 @@ from pdctl.doctor.gather import gather, kinds
 from pdctl.doctor.request import Progress, Request
 from pdctl.fleet.canary_probe import EXTRAS
 from pdctl.fleet.observations import Canary, HeldRequests
+from tests.cases import for_each
 from tests.doctor.fixtures import recorded as real
 from tests.doctor.fixtures.live import extra, queued
 from tests.doctor.fixtures.recorded import canaried, healthy
@@ -43,7 +42,7 @@ def square(**reasons: str) -> Facts:
     return canaried(canaries=cells)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("reasons", "instances"),
     [
         ({}, []),
@@ -164,7 +163,7 @@ def test_without_a_router_it_is_the_prefills_own_port() -> None:
     assert all(one.read and not one.left for one in facts.queues)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("version", "backend", "withheld"),
     [
         ("0.5.8", "nixl", {"n2"}),

@@ -15,6 +15,7 @@ from pdctl.doctor.request import Progress, Request
 from pdctl.errors import ExitCode, UsageError
 from pdctl.layout.planner import plan_topology
 from pdctl.topology.resolve import load
+from tests.cases import for_each
 from tests.doctor.replay import Replay, replay
 
 SGL23, SGL08 = "0.5.23-2p1d", "0.5.8-2p1d-router-without-ports"
@@ -183,13 +184,13 @@ def test_progress_is_told() -> None:
     assert all(one.done == one.total for one in {one.what: one for one in told}.values())
 
 
-@pytest.mark.parametrize("text", ["http://h:30000,", "http://h:30000,99999", "http://h:30000,x"])
+@for_each("text", ["http://h:30000,", "http://h:30000,99999", "http://h:30000,x"])
 def test_a_bootstrap_port_that_is_none(text: str) -> None:
     with pytest.raises(UsageError, match="is no bootstrap port"):
         asking.given_endpoints((text,), ())
 
 
-@pytest.mark.parametrize("text", ["", "ftp://h:1", "http://", "h:99999"])
+@for_each("text", ["", "ftp://h:1", "http://", "h:99999"])
 def test_an_address_that_is_none(text: str) -> None:
     with pytest.raises(UsageError, match="is no address"):
         asking.url(text)

@@ -6,8 +6,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor import check_run, server_info
 from pdctl.doctor.check import CheckStatus, Facts, Finding
@@ -64,7 +62,7 @@ def test_what_was_read_is_judged_though_another_side_was_not() -> None:
     assert one.instance == "decode-0"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("prefill", "decode", "version", "expected"),
     [
         ("auto", "auto", "0.5.23", CheckStatus.OK),
@@ -84,7 +82,7 @@ def test_a_quantized_checkpoint_may_make_auto_the_same() -> None:
     assert status(real.info(facts, "decode-0", kv_cache_dtype="fp8_e4m3"), "PD303") is CheckStatus.UNKNOWN
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("make", "code", "expected"),
     [
         (lambda facts: facts, "PD305", CheckStatus.FINDING),
@@ -106,7 +104,7 @@ def test_the_width_that_counts_is_the_attentions_own() -> None:
     assert status(real.info(healthy(), "decode-0", tp_size=2, dp_size=2), "PD305") is CheckStatus.FINDING
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("values", "width", "replicas", "ranks"),
     [
         ({"tp_size": 8, "dp_size": 1, "attn_dp_size": 8, "enable_dp_attention": True}, 8, 1, 8),
@@ -123,7 +121,7 @@ def test_dp_by_version(values: dict[str, Any], width: int, replicas: int, ranks:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("prefill", "decode", "broken"),
     [
         ("0.5.18", "0.5.13", True),  # the decode refuses keys it does not know
@@ -153,7 +151,7 @@ def test_mooncake_frames_break_where_nixl_does_not() -> None:
     assert breaks((0, 5, 8), (0, 5, 3), "mooncake") is not None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pp", "decode_pp", "expected"), [(4, 1, CheckStatus.OK), (4, 4, CheckStatus.OK), (4, 2, CheckStatus.FINDING)]
 )
 def test_stages(pp: int, decode_pp: int, expected: CheckStatus) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from types import MappingProxyType
 
-import pytest
-
 from pdctl.doctor import bootstrap_ports, check_run
 from pdctl.doctor.check import CheckStatus, Facts
+from tests.cases import for_each
 from tests.doctor.fixtures import recorded as real
 from tests.doctor.fixtures.live import annotated, flagged, same_port, without
 from tests.doctor.fixtures.recorded import healthy
@@ -29,7 +28,7 @@ def rows(facts: Facts) -> list[tuple[str | None, ...]]:
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("facts", "first"),
     [
         (healthy(), (None, "8998", "8998", "8998", None, "")),

@@ -13,6 +13,7 @@ from pdctl.doctor import check_run, selection
 from pdctl.doctor.check import CheckStatus, Facts
 from pdctl.doctor.selection import Selection
 from pdctl.errors import ExitCode, UsageError
+from tests.cases import for_each
 from tests.doctor.fixtures import recorded as real
 
 TODAY = datetime.date(2026, 11, 21)
@@ -31,7 +32,7 @@ def test_everything_by_default() -> None:
     assert seen(selection.read()) == {"PD201", "PD302"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("select", "ignore", "expected"),
     [
         (["PD2"], [], {"PD201"}),
@@ -60,7 +61,7 @@ def test_an_unknown_code_is_a_usage_error_with_the_nearest() -> None:
         selection.read(fail_on="fatal")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("word", "severity", "code"),
     [
         ("error", Severity.ERROR, ExitCode.FINDINGS),
@@ -121,7 +122,7 @@ def test_it_runs_out_after_its_last_day(until: str, holds: bool) -> None:
     assert check_run.exit_code(report, Severity.ERROR) is ExitCode.FINDINGS
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("code", "because", "until", "message"),
     [
         ("PD302", " ", "", "without a reason"),

@@ -12,6 +12,7 @@ from pdctl.doctor.check import Depth, Facts, Report
 from pdctl.doctor.gather import gather
 from pdctl.doctor.request import Request
 from pdctl.errors import UsageError
+from tests.cases import for_each
 
 ROOMS = Path(__file__).resolve().parents[1] / "data" / "rooms"
 
@@ -24,7 +25,7 @@ def found(report: Report, *severities: str) -> list[tuple[str, str]]:
     return [(one.code, one.instance) for one in report.findings if one.severity.value in severities]
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in ROOMS.iterdir() if "healthy" in path.name))
+@for_each("name", sorted(path.name for path in ROOMS.iterdir() if "healthy" in path.name))
 def test_a_healthy_run_has_nothing_to_answer_for(name: str) -> None:
     """Also where the router was up before its workers, and said so."""
     assert found(check_run.run(read(name)), "error", "warning") == []

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pdctl.doctor.check import agreeing, names
+from tests.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("who", "said"),
     [
         ([], ""),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests import plain_http
+from tests.cases import for_each
 from tests.e2e.conftest import TINY, Deployment, wait_for
 from tests.e2e.greedy import answers, prompts
 
@@ -96,7 +97,7 @@ def test_stream_and_plain_answer_agree(two_prefills: Deployment) -> None:
     assert {"x-pd-prefill", "x-pd-decode", "x-pd-room"} <= set(plain.headers)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "body", "answers"),
     [
         ("/generate", {"text": "one", "sampling_params": {"n": 3, "max_new_tokens": 4, "ignore_eos": True}}, 3),

@@ -96,7 +96,7 @@ def test_a_successor_is_a_flag_of_a_later_release() -> None:
         assert " " in new or new in arguments(), (old, words)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "release", "allowed"),
     [
         ("disaggregation-transfer-backend", "0.5.8", "mooncake nixl ascend fake"),

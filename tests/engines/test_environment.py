@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
 from pdctl.engines.environment import BOOL, FLOAT, INT, VARIABLES, Variable, lint, row_of_release
 from pdctl.engines.versions import NEWEST, SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Span, Version, spell
 from tests.cases import for_each
@@ -75,7 +73,7 @@ def test_names_nobody_reads(name: str, part: str) -> None:
     assert [part in each for each in found] == ([True] if part else [])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value", "version", "part"),
     [
         ("SGLANG_DISAGGREGATION_ENGINE_INIT_TIMEOUT", "60", V0_5_23, ""),

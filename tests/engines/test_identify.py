@@ -98,7 +98,7 @@ def test_the_same_without_the_arguments(path: Path) -> None:
     assert Span(found.since or OLDEST, found.until).holds(RECORDED[path.name.partition("-")[0]])
 
 
-@pytest.mark.parametrize(("name", "expected"), ROUTERS.items())
+@for_each(("name", "expected"), ROUTERS.items())
 def test_every_recorded_router_is_told(name: str, expected: tuple[Speaker, tuple[int | None, ...]]) -> None:
     found = of(name)
     assert (found.speaker, found.role) == (expected[0], "router")

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
 from pdctl.engines.pattern import weaknesses
 from tests.cases import for_each
 
@@ -27,7 +25,7 @@ def test_what_is_refused(pattern: str, literal: bytes, says: str) -> None:
     assert any(says in weakness for weakness in weaknesses(pattern, literal))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pattern", "literal"),
     [
         (r"it failed", b"failed"),

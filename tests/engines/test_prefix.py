@@ -128,9 +128,7 @@ def test_tracing_json(raw: bytes) -> None:
     assert (prefix.message, prefix.level) == ("up worker_url=http://w", "info")
 
 
-@pytest.mark.parametrize(
-    "raw", [b'{"log": 5}', b'{"timestamp": 1}', b'{"log":"' + b"[" * 9000, b'{"timestamp":[' * 400]
-)
+@for_each("raw", [b'{"log": 5}', b'{"timestamp": 1}', b'{"log":"' + b"[" * 9000, b'{"timestamp":[' * 400])
 def test_json_of_another_kind_is_all_message(raw: bytes) -> None:
     assert split(raw).message == raw.decode()
 

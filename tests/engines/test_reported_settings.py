@@ -38,7 +38,7 @@ def test_every_row_holds_for_some_release() -> None:
         assert any(row.span.holds(version) for version in SGLANG), row
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("purpose", "version", "paths"),
     [
         ("server_info", V0_5_3, ("/get_server_info",)),

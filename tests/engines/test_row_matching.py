@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,7 +40,7 @@ def test_a_failure_line_says_room_request_rank_and_reason() -> None:
     assert said.prefix.ranks == "TP1"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("tail", "row"),
     [
         (b" with exception KVTransferError(bootstrap_room=7): Aborted by AbortReq.", "prefill-bootstrap-aborted"),
@@ -145,7 +144,7 @@ def test_earlier_rows_win() -> None:
     assert [said.row.id for said in found if said] == ["narrow", "wide"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pattern", "head"),
     [
         (r"room=(?P<room>\d+)", b"room="),
@@ -161,7 +160,7 @@ def test_the_fixed_beginning_of_a_pattern(pattern: str, head: bytes) -> None:
     assert lead(pattern) == head
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pattern", "found"),
     [
         (r"room=(?P<room>\d+)", {b"room"}),

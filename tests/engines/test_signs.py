@@ -59,7 +59,7 @@ def test_no_reader_of_logs_names_a_row(room: str) -> None:
     assert found == [], "ask for a sign (pdctl/engines/base.py), which the row proves"
 
 
-@pytest.mark.parametrize("room", READERS)
+@for_each("room", READERS)
 def test_no_row_is_told_from_others_by_its_id(room: str) -> None:
     """`row.id` is for showing, counting and keeping apart: it is compared with nothing that is written down."""
     found = []

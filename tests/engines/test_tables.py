@@ -11,9 +11,10 @@ from pdctl.engines.routers import router_flags as routers
 from pdctl.engines.sglang import agreement, endpoints, metrics
 from pdctl.engines.sglang.endpoints import SHAPE_KEYS
 from pdctl.engines.versions import SGLANG, Span, parse, spell
+from tests.cases import for_each
 
 
-@pytest.mark.parametrize("kind", ["flags", "environment", "routes", "metrics", "records"])
+@for_each("kind", ["flags", "environment", "routes", "metrics", "records"])
 def test_every_line_stands_between_releases_that_were_read(kind: str) -> None:
     read = {source.version for source in versions.sources()}
     for item in versions.items(kind):
@@ -65,7 +66,7 @@ def test_the_policies_of_a_topology_are_those_of_the_router(kind: str) -> None:
         assert {name for name in ROUTERS[kind].policies if name not in only} == set(routers.choices(flag, kind)), flag
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "cells", "expected"),
     [
         ("flags", ("disaggregation-decode-tp",), (Span((0, 5, 3), (0, 5, 10)),)),

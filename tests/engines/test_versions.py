@@ -17,7 +17,7 @@ def test_known_releases_answer_for_themselves(version: tuple[int, ...]) -> None:
     assert (release.known, release.note) == (version, "")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("asked", "known"),
     [
         ("v0.5.18", (0, 5, 18)),
@@ -60,14 +60,14 @@ def test_a_newer_release_uses_the_newest_and_says_so() -> None:
     assert release.note.startswith(f"sglang 0.6.0 is newer than the newest release pdctl has read ({spell(NEWEST)})")
 
 
-@pytest.mark.parametrize("asked", ["0.5.2", "0.4.9.post6", "0.0.1"])
+@for_each("asked", ["0.5.2", "0.4.9.post6", "0.0.1"])
 def test_an_older_release_is_refused(asked: str) -> None:
     with pytest.raises(UsageError, match=r"older than 0\.5\.3") as caught:
         resolve(asked)
     assert spell(NEWEST) in caught.value.fix
 
 
-@pytest.mark.parametrize("asked", ["latest", "0.5", "", "0.5.x"])
+@for_each("asked", ["latest", "0.5", "", "0.5.x"])
 def test_no_version_at_all(asked: str) -> None:
     with pytest.raises(UsageError, match="is not an sglang version"):
         resolve(asked)

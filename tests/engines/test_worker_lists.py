@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pdctl.engines.identify import ListedPrefill, identify
 from pdctl.engines.routers.sglang_router import LIST_BYTES, LIST_LINES, join_list, opens_list
 from pdctl.engines.row_matching import speech
@@ -39,7 +37,7 @@ def test_a_terminal_breaks_it_anywhere(columns: int) -> None:
     assert found.decodes == ("http://10.1.0.3:31000",)
 
 
-@pytest.mark.parametrize("lead", [b"", b"router-0  | ", b"[pod/router-6d9/router] "])
+@for_each("lead", [b"", b"router-0  | ", b"[pod/router-6d9/router] "])
 def test_a_pretty_printer_breaks_it_at_every_bracket(lead: bytes) -> None:
     text = LINE.replace(b"[", b"[\n    ").replace(b"(", b"(\n        ").replace(b", ", b",\n   ").replace(b")", b"\n)")
     lines = [lead + line for line in text.split(b"\n")]

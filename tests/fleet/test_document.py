@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pdctl.fleet import peer_json, prober, prometheus_text
+from tests.cases import for_each
 from tests.fleet.conftest import ANSWERS, ANY_JSON
 
 
@@ -90,7 +90,7 @@ def test_any_text_gives_finite_totals(text: str) -> None:
         assert math.isfinite(value)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("info", "role"),
     [
         ({}, ""),

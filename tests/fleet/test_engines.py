@@ -15,6 +15,7 @@ from pdctl.fleet import engine_probe, prober
 from pdctl.fleet.engine_probe import probe_engines
 from pdctl.fleet.http_client import Answer
 from pdctl.fleet.observations import Endpoint, ObservedEngine
+from tests.cases import for_each
 from tests.fleet.conftest import ANY_JSON, LONG, Peer, Serve, closed_port, recorded
 
 
@@ -99,7 +100,7 @@ def test_a_key_is_sent_and_health_generate_only_when_asked(peer: Callable[..., P
     assert all(b"authorization: Bearer secret" in heard for heard in one.heard)
 
 
-@pytest.mark.parametrize(("ahead", "least"), [(0.0, 0.0), (60.0, 57.0), (-60.0, -57.0)])
+@for_each(("ahead", "least"), [(0.0, 0.0), (60.0, 57.0), (-60.0, -57.0)])
 def test_a_clock_is_off_by_at_least(ahead: float, least: float) -> None:
     now = time.time()
     date = formatdate(now + ahead, usegmt=True)

@@ -20,6 +20,7 @@ from pdctl.fleet import host_probe, http_client, http_connection
 from pdctl.fleet.address import Unanswered
 from pdctl.fleet.deadline import Deadline
 from pdctl.fleet.http_connection import Reader
+from tests.cases import for_each
 from tests.fleet.conftest import LONG, Peer, Serve, closed_port
 
 Make = Callable[..., Peer]
@@ -143,12 +144,12 @@ def test_a_redirect_is_not_followed(peer: Make) -> None:
     assert not target.heard
 
 
-@pytest.mark.parametrize("url", ["http://", "http://[::1", "http://a..b", "127.0.0.1:1", "ftp://127.0.0.1:1"])
+@for_each("url", ["http://", "http://[::1", "http://a..b", "127.0.0.1:1", "ftp://127.0.0.1:1"])
 def test_what_is_no_address_is_not_reached(url: str) -> None:
     assert http_client.get(url).reason
 
 
-@pytest.mark.parametrize("url", ["http://h:0/", "http://h:65536/", "http://h/a b", "http://h/\r\nx: y", "http://u@h/"])
+@for_each("url", ["http://h:0/", "http://h:65536/", "http://h/a b", "http://h/\r\nx: y", "http://u@h/"])
 def test_a_url_that_would_mislead_the_request_is_refused(url: str) -> None:
     assert "127.0.0.1" not in http_client.get(url).reason
     assert http_client.get(url).reason.startswith("'http://")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -32,7 +31,7 @@ def test_any_bytes(name: str) -> None:
     CHEAP(given(broken(TARGETS[name]))(lambda data: _judge(name, data)))()
 
 
-@pytest.mark.parametrize("name", [name for name, target in TARGETS.items() if not target.cheap])
+@for_each("name", [name for name, target in TARGETS.items() if not target.cheap])
 def test_any_bytes_through_much_code(name: str) -> None:
     DEAR(given(broken(TARGETS[name]))(lambda data: _judge(name, data)))()
 

@@ -9,6 +9,7 @@ import pytest
 from pdctl.errors import UsageError
 from pdctl.imports.found import Sort
 from pdctl.imports.recipe import duration
+from tests.cases import for_each
 from tests.imports.made import DECODE, PREFILL, imported
 
 WRITTEN = Path(__file__).parent / "written"
@@ -72,7 +73,7 @@ def test_a_recipe() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("said", "seconds"),
     [
         ("30", 1800),
@@ -88,7 +89,7 @@ def test_slurms_times(said: str, seconds: int | None) -> None:
     assert duration(said) == seconds
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "said"),
     [
         ("backend: {type: vllm}", "its backend is vllm, and only SGLang can be imported"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pdctl.imports.found import Sort
 from pdctl.imports.importer import import_texts
 from pdctl.layout.instance_plan import Plan
@@ -56,7 +54,7 @@ def test_a_plan_comes_back_as_it_was(name: str, sets: tuple[str, ...]) -> None:
     assert not made.said(Sort.CHANGED)
 
 
-@pytest.mark.parametrize("flavour", ["disaggregatedset", "rbg", "lws"])
+@for_each("flavour", ["disaggregatedset", "rbg", "lws"])
 def test_rendered_manifests_come_back_as_they_were(flavour: str) -> None:
     """Whoever edits what pdctl rendered gets it back as a topology; unedited, it renders to the same bytes."""
     image = "targets.kubernetes.image=lmsysorg/sglang:v0.5.23"

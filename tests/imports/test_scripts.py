@@ -7,6 +7,7 @@ import pytest
 from pdctl.errors import UsageError
 from pdctl.imports.found import Sort
 from pdctl.imports.importer import import_texts
+from tests.cases import for_each
 from tests.imports.made import DECODE, PREFILL, ROUTER, imported
 
 ALL_PORTS = "--prefill http://127.0.0.1:30000 8998 --decode http://127.0.0.1:30001"
@@ -283,7 +284,7 @@ def test_a_command_for_another_host_is_found() -> None:
     assert made.values["roles"]["decode"] == {"instances": 1, "tp": 2}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("texts", "said"),
     [
         ([PREFILL], "no decode engine is started"),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from pdctl.launch.kubectl import read_pods, shortfall
+from tests.cases import for_each
 
 LABELS = {"app.kubernetes.io/component": "decode", "leaderworkerset.sigs.k8s.io/group-index": "3"}
 
@@ -35,7 +34,7 @@ WHY = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("status", "why"), WHY, ids=[why for _, why in WHY])
+@for_each(("status", "why"), WHY, ids=[why for _, why in WHY])
 def test_what_a_pod_waits_for(status: dict[str, object], why: str) -> None:
     (pod,) = read_pods(told("d", status))
     assert not pod.ready

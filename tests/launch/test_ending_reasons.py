@@ -34,7 +34,7 @@ def test_ends(exit: Exit, words: str) -> None:
     assert ending_reasons.in_words(exit) == words
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("seconds", "text"),
     [(0.0412, "0.04 s"), (1.0, "1.0 s"), (99.94, "99.9 s"), (125, "2m05s"), (11220, "3h07m"), (352800, "4d02h")],
 )

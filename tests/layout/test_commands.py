@@ -84,9 +84,7 @@ def test_only_a_prefill_opens_a_bootstrap_port() -> None:
     assert "--disaggregation-bootstrap-port" not in instance(DECODE, Shape(), Numbers(30000), "h")[0].argv
 
 
-@pytest.mark.parametrize(
-    ("version", "told"), [(V0_5_3, True), (V0_5_8, True), (V0_5_10, False), (V0_5_13, False), (NEWEST, False)]
-)
+@for_each(("version", "told"), [(V0_5_3, True), (V0_5_8, True), (V0_5_10, False), (V0_5_13, False), (NEWEST, False)])
 def test_older_releases_are_told_the_other_sides_widths(version: Version, told: bool) -> None:
     wide, narrow = Shape(tp=8, dp=8), Shape(tp=4, pp=2)
     prefill = instance(PREFILL._replace(version=version, peer=wide), narrow, Numbers(30000, 8998), "h")[0].argv

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
 from pdctl.engines.sglang.refusals import RULES
 from pdctl.engines.versions import NEWEST, SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_18, Version, spell
 from pdctl.layout.feasibility import broken_rules, nearest
@@ -68,7 +66,7 @@ def test_a_broken_rule_is_named_in_every_release_that_has_it(code: str) -> None:
         assert (code in codes) == (version in releases(code)), version
 
 
-@pytest.mark.parametrize("code", PAIRS)
+@for_each("code", PAIRS)
 def test_a_broken_rule_between_two_instances(code: str) -> None:
     prefill, decode = PAIRS[code]
     for version in SGLANG:
@@ -81,7 +79,7 @@ def test_every_shape_rule_of_the_table_is_reached() -> None:
     assert {row.code for row in RULES} == BROKEN.keys() | PAIRS.keys() | of_arguments
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("shape", "version", "message"),
     [
         (
@@ -139,7 +137,7 @@ def works(shape: Shape) -> bool:
     return not broken_rules(shape)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("shape", "ways"),
     [
         (Shape(tp=16, dp=3), ["--tp 16 --dp 4", "--tp 16 --dp 2", "--tp 24 --dp 3"]),

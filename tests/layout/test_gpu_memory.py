@@ -7,6 +7,7 @@ from pdctl.layout.gpu_memory import MemoryVerdict, estimate, kv_bytes_per_token,
 from pdctl.layout.model_config import load
 from pdctl.layout.shape import PLAIN, Placement, Shape
 from pdctl.layout.workload import Budget, Demand
+from tests.cases import for_each
 
 from .conftest import MODELS
 
@@ -14,7 +15,7 @@ EIGHTY = 80 << 30
 WIDE = Placement(redundant_experts=32, moe_dense_tp=1, dp_lm_head=True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "widths"),
     [
         ("llama-3-8b", {1: 131_072, 2: 65_536, 4: 32_768, 8: 16_384, 16: 16_384}),
@@ -32,7 +33,7 @@ def test_fp8_halves_it() -> None:
     assert kv_bytes_per_token(load(MODELS / "deepseek-v3"), 1, 1) == 35_136
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "shape", "placement", "budget", "tokens"),
     [
         ("llama-3-8b", Shape(), PLAIN, Budget(EIGHTY, 0.85), 434_523),
@@ -61,7 +62,7 @@ def test_weights_that_do_not_fit() -> None:
     assert memory.tokens == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("memory_gib", "demand", "verdict", "said"),
     [
         (17.7, Demand(4000), MemoryVerdict.FAIL, "less than one request of 4,000 tokens"),

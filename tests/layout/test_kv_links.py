@@ -21,6 +21,7 @@ from pdctl.layout.kv_links import (
     targets,
 )
 from pdctl.layout.shape import Shape
+from tests.cases import for_each
 
 # D, P, MLA -> per decode rank: targets, real, required_dst_info_num, required_prefill_response_num
 GOLDEN = [
@@ -34,7 +35,7 @@ GOLDEN = [
 ]
 
 
-@pytest.mark.parametrize(("decode", "prefill", "mla", "rows"), GOLDEN)
+@for_each(("decode", "prefill", "mla", "rows"), GOLDEN)
 def test_golden_mapping(decode: int, prefill: int, mla: bool, rows: list[tuple[object, ...]]) -> None:
     found = [targets(decode, prefill, rank, mla) for rank in range(decode)]
     assert [
@@ -69,7 +70,7 @@ def test_context_parallel_ranks() -> None:
     assert (found.cp_ranks, found.required_prefill_response_num) == ((0, 1), 2)
 
 
-@pytest.mark.parametrize(("decode", "prefill"), [(2, 3), (4, 6), (3, 8)])
+@for_each(("decode", "prefill"), [(2, 3), (4, 6), (3, 8)])
 def test_widths_that_do_not_divide_are_refused(decode: int, prefill: int) -> None:
     with pytest.raises(ValueError, match="!= 0"):
         targets(decode, prefill, 0, False)
@@ -170,7 +171,7 @@ def pool(model: KvModel, seat: PoolSeat) -> np.ndarray:
     return np.array([[1000 * slab + head for head in heads] for slab in slabs])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "prefill_pp", "decode_pp"),
     [
         (KvModel(4, 8), 1, 1),

@@ -12,6 +12,7 @@ from pdctl.layout.planner import plan_shape, plan_topology
 from pdctl.layout.shape import Shape
 from pdctl.layout.workload import Measured, Nic, TrafficGoal
 from pdctl.topology.resolve import load
+from tests.cases import for_each
 
 from .conftest import MODELS, TOPOLOGIES, Sheet
 
@@ -152,7 +153,7 @@ def test_a_wider_decode_on_one_host() -> None:
     assert [rank.gpu for one in plan.instances for rank in one.ranks] == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("name", [file.stem for file in sorted(TOPOLOGIES.glob("*.yaml"))])
+@for_each("name", [file.stem for file in sorted(TOPOLOGIES.glob("*.yaml"))])
 def test_no_shipped_topology_gives_anything_twice(name: str) -> None:
     plan = shipped(name)
     assert plan.feasible

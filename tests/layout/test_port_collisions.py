@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pdctl.engines.versions import SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_23, Version, spell
 from pdctl.layout.handover import PortClaim, collisions
 from pdctl.layout.ports import Numbers, occupied
@@ -26,7 +24,7 @@ def test_two_roles_next_to_each_other_collide(version: Version) -> None:
     assert "prefill-1's dist-init port 30234 on h is also prefill-0's tokenizer port" in found
 
 
-@pytest.mark.parametrize(("version", "apart"), [(V0_5_3, 6 + 8), (V0_5_8, 14), (V0_5_13, 14), (V0_5_23, 14)])
+@for_each(("version", "apart"), [(V0_5_3, 6 + 8), (V0_5_8, 14), (V0_5_13, 14), (V0_5_23, 14)])
 def test_far_enough_apart_they_do_not(version: Version, apart: int) -> None:
     def clash(distance: int) -> bool:
         claims = [

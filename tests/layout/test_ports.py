@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pdctl.engines.versions import NEWEST, SGLANG, V0_5_3_POST2, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Version, spell
 from pdctl.layout.ports import BoundPort, Numbers, base_port, dist_port, embedded, occupied
 from pdctl.layout.shape import Shape
@@ -63,7 +61,7 @@ def test_an_explicit_rendezvous_port_moves_the_block() -> None:
     assert found["worker-handshake"] == [20013]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("version", "http", "dist"),
     [(V0_5_8, 65400, 65633), (V0_5_13, 65400, 65167), (V0_5_23, 65302, 65535), (V0_5_23, 65303, 65070)],
 )
@@ -71,7 +69,7 @@ def test_rendezvous_port_near_the_end(version: Version, http: int, dist: int) ->
     assert dist_port(Numbers(http), version) == dist
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("version", "dist", "base"),
     [
         (V0_5_8, 65530, 65531),

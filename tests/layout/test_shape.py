@@ -173,7 +173,7 @@ def test_every_shape_that_passes_is_placed_whole() -> None:
 VECTOR = [(0, 7), (7, 14), (14, 21), (21, 29), (29, 37), (37, 45), (45, 53), (53, 61)]
 
 
-@pytest.mark.parametrize(("layers", "pp"), [(1, 1), (7, 3), (8, 4), (61, 8), (4, 4)])
+@for_each(("layers", "pp"), [(1, 1), (7, 3), (8, 4), (61, 8), (4, 4)])
 def test_stages_hold_every_layer_once_and_the_last_ones_the_rest(layers: int, pp: int) -> None:
     stages = [stage_layers(layers, pp, stage) for stage in range(pp)]
     assert [layer for stage in stages for layer in stage] == list(range(layers))

@@ -6,6 +6,7 @@ from pdctl.layout.model_config import load
 from pdctl.layout.shape import Shape
 from pdctl.layout.transfer_bill import Nics, bill, seconds, used, windowed_bytes, wire_bytes
 from pdctl.layout.workload import ratio
+from tests.cases import for_each
 
 from .conftest import MODELS
 
@@ -13,7 +14,7 @@ GBPS = 10**9
 ONE = Shape()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "size", "milliseconds"),
     [
         ("llama-3-8b", 536_870_912, (171.8, 42.95, 10.74, 1.34)),
@@ -35,7 +36,7 @@ def test_sliding_windows_move_less() -> None:
     assert windowed_bytes(model, 64, 2) == 64 * 73_728
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "prefill", "decode", "copies"),
     [
         ("deepseek-v3", Shape(tp=16, dp=8), Shape(tp=32, dp=32), 1),

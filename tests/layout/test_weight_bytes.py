@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pdctl.layout.gpu_memory import copy_bytes, parameters, rank_bytes, stage_layers
 from pdctl.layout.model_config import load
 from pdctl.layout.shape import PLAIN, Placement, Shape
@@ -35,7 +33,7 @@ def test_parameters(name: str, count: int, size: int | None) -> None:
     assert size is None or copy_bytes(model) == size
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "sizes"),
     [
         ("llama-3-8b", {1: 14.958, 2: 7.479, 4: 3.740, 8: 1.870, 16: 0.967}),
@@ -49,7 +47,7 @@ def test_bytes_per_rank(name: str, sizes: dict[int, float]) -> None:
     assert found == sizes
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("shape", "placement", "row", "total"),
     [
         (Shape(tp=8), PLAIN, (2.081, 76.125, 0.138, 0.297, 0.216, 0.216, 0.198), 79.29),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pdctl.logs.event import split_joined_lines
 from tests.cases import for_each
 
@@ -47,7 +45,7 @@ def test_a_stamp_where_a_clients_text_can_stand_is_no_new_line(before: bytes) ->
     assert split_joined_lines(line) == [(0, line)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "stamp",
     [
         b"[2026-11-21 02:02:26] ",  # a stamp of another step than the file's

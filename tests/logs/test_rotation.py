@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
 from pdctl.logs.source import generation, is_log, stem
 from tests.cases import for_each
 
@@ -27,7 +25,7 @@ def test_generations_of_one_log_sort_oldest_first(names: list[str], base: str) -
     assert len({each.order for each in found}) == len(found)
 
 
-@pytest.mark.parametrize("name", ["prefill-1.log", "decode0.log", "prefill.1.log", "tp8-dp4.log", "run-12345678.log"])
+@for_each("name", ["prefill-1.log", "decode0.log", "prefill.1.log", "tp8-dp4.log", "run-12345678.log"])
 def test_a_number_in_a_name_is_not_a_generation(name: str) -> None:
     assert generation(name).base == name
 

@@ -5,12 +5,13 @@ import pytest
 from pdctl.engines.row_matching import speech
 from pdctl.errors import UsageError
 from pdctl.logs import scan
+from tests.cases import for_each
 
 ROOM = 2148025886387619708
 HEX = f"{ROOM:x}".encode()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "named"),
     [
         (b"room=2148025886387619708 is bootstrapped", True),
@@ -26,7 +27,7 @@ def test_a_decimal_room_stands_apart_from_digits(line: bytes, named: bool) -> No
     assert any(each.among(line) for each in scan.room_terms(ROOM)) is named
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "named"),
     [
         (b'"stringValue":"0x' + HEX + b'"', True),

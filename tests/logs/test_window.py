@@ -151,7 +151,7 @@ def test_a_moment_is_absolute_or_relative_to_the_last_line(text: str, expected: 
     assert moment("--since", text, UTC, lambda: LAST) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("first", "expected"),
     [
         (LAST - 600, LAST + 0.5),  # the logs are of that day: nothing was written since then
@@ -171,7 +171,7 @@ def test_a_moment_without_a_zone_is_one_of_the_logs() -> None:
     assert moment("--since", "03:34:20", east, lambda: LAST) == LAST
 
 
-@pytest.mark.parametrize("text", ["yesterday", "25:00", "01:60", "-10", "10 parsecs", "", "2026-13-01"])
+@for_each("text", ["yesterday", "25:00", "01:60", "-10", "10 parsecs", "", "2026-13-01"])
 def test_what_is_no_moment_is_said_so(text: str) -> None:
     with pytest.raises(UsageError):
         moment("--since", text, UTC, lambda: LAST)
@@ -190,7 +190,7 @@ def test_zones_by_name_and_by_offset() -> None:
             timezone(text)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     ["-99999999h", "0001-01-01T00:00:00", "1969-12-31T23:59:59Z", "9999-12-31T23:59:59", "9999-12-31T23:59:59-12:00"],
 )

@@ -11,6 +11,7 @@ from pdctl.manifests import read
 from pdctl.manifests.command_lines import program
 from pdctl.manifests.compose import read_compose
 from pdctl.manifests.manifest import COMPOSE, Container, Manifest
+from tests.cases import for_each
 
 SERVE = "python3 -m sglang.launch_server"
 
@@ -24,7 +25,7 @@ def text(body: str) -> Manifest:
     return read.read_text(dedent(body), "compose.yaml")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "words"),
     [
         (f"    command: {SERVE} --port 1 --name 'a b'\n", [*SERVE.split(), "--port", "1", "--name", "a b"]),
@@ -77,9 +78,7 @@ def test_it_is_told_from_other_files() -> None:
         read_compose("services:\n  - [", "c.yml", {})
 
 
-@pytest.mark.parametrize(
-    "body", ["services: 1", "services: {a: 1, b: [x], c: {command: {a: 1}, environment: 3}}", "services:"]
-)
+@for_each("body", ["services: 1", "services: {a: 1, b: [x], c: {command: {a: 1}, environment: 3}}", "services:"])
 def test_any_shape_does_no_harm(body: str) -> None:
     assert read_compose(body, "c.yml", {}).pods == ()
 
@@ -94,7 +93,7 @@ ENTRYPOINTS = (
 )
 
 
-@pytest.mark.parametrize(("image", "flags", "kind"), ENTRYPOINTS)
+@for_each(("image", "flags", "kind"), ENTRYPOINTS)
 def test_flags_alone_follow_the_entrypoint_of_a_router_s_image(image: str, flags: str, kind: str) -> None:
     found = container(f"    image: {image}\n    command: {flags}\n")
     started = program(found.argv)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 from pdctl.manifests.shell import commands, variables
 from tests.cases import for_each
 
@@ -39,7 +37,7 @@ def test_commands_and_words(text: str, expected: list[list[str]]) -> None:
     assert split(text) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [
         ("M=x\na $M ${M}y", [["a", "x", "xy"]]),
@@ -89,7 +87,7 @@ def test_words_as_a_shell_makes_them(text: str, expected: list[list[str]]) -> No
     assert split(text) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [
         ("for i in 0 1; do c $i; done; d $i", ["c 0", "c 1", "d 1"]),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import for_each
 from tests.project.source_files import PACKAGE, SourceFile, package, read
 
 # Circles of which one side is a type, and that are still there: importer → imported. Each row taken out stays out.
@@ -67,7 +68,7 @@ def test_there_is_none_of_types(modules: dict[str, SourceFile]) -> None:
         pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "late",
     ["from p import a", "import p.a", "def f():\n    from p.a import x", "try:\n    import p.a\nfinally:\n    pass"],
 )

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests.cases import for_each
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -29,7 +29,7 @@ def test_the_two_commands() -> None:
     assert "pip install -e '.[engine,test]' && pytest" in README
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+@for_each("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
 def test_every_page_it_names_exists(page: str) -> None:
     """Links inside docs/ are checked where the site is built (`mkdocs build --strict`)."""
     text = (ROOT / page).read_text(encoding="utf-8")

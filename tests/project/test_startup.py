@@ -6,8 +6,6 @@ import json
 import subprocess
 import sys
 
-import pytest
-
 from tests.cases import for_each
 
 FORBIDDEN = {"torch", "nixl", "nixl_cu12", "fastapi", "uvicorn", "pydantic", "numpy", "zmq", "msgspec", "transformers"}
@@ -50,7 +48,7 @@ def test_no_ops_verb_loads_the_engine(argv: tuple[str, ...]) -> None:
     assert not roots & FORBIDDEN
 
 
-@pytest.mark.parametrize(
+@for_each(
     "argv",
     [
         ("--version",),

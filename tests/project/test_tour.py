@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.cases import for_each
 from tests.project.defined import ROOT, STEP, names
 
@@ -14,7 +12,7 @@ JOURNEYS = re.split(r"(?m)^## [0-9]+\. ", TOUR)[1:]
 MOST = 12  # steps a newcomer follows
 
 
-@pytest.mark.parametrize("journey", JOURNEYS, ids=lambda journey: str(journey).partition("\n")[0])
+@for_each("journey", JOURNEYS, ids=lambda journey: str(journey).partition("\n")[0])
 def test_a_journey_is_short_and_names_a_function_at_every_step(journey: str) -> None:
     steps = re.findall(r"(?m)^(\d+)\. (.*)", journey)
     assert [int(number) for number, _ in steps] == list(range(1, len(steps) + 1))

@@ -12,11 +12,10 @@ from pdctl.errors import UsageError
 from pdctl.fleet.completion_stream import Piece, Summary
 from pdctl.render import answer
 from pdctl.render.term import Term, as_json, visible
+from tests.cases import for_each
 
 
-@pytest.mark.parametrize(
-    "text", ["\x9b31m", "a\u202eb", "\u2066x\u2069", "\x85", "\ud800", "\u200b\ufeff", "\U000e0001", "\x1b[2J"]
-)
+@for_each("text", ["\x9b31m", "a\u202eb", "\u2066x\u2069", "\x85", "\ud800", "\u200b\ufeff", "\U000e0001", "\x1b[2J"])
 def test_nothing_steers_the_terminal(text: str) -> None:
     document = as_json({"Zoë 模型": ["résumé", text]})
     assert document.replace("\n", "").isprintable()

@@ -22,7 +22,7 @@ def read(raw: bytes) -> dict:
     return json.loads(raw, parse_int=lambda digits: int(digits) if len(digits) < 4000 else digits)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "raw",
     [
         b"{}",
@@ -41,7 +41,7 @@ def test_bytes_of_the_client_are_kept(raw: bytes) -> None:
     assert read(after) == {**read(raw), **dict(zip(FIELDS, ("10.0.0.1", 8998, 7), strict=True))}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "left"),
     [
         (b'{"bootstrap_room":5}', b"{"),
@@ -78,7 +78,7 @@ def test_a_field_of_the_wrong_type_is_named(field: str, wrong: str, wanted: str)
     assert str(refused.value).startswith(f"{field}: {wanted}")
 
 
-@pytest.mark.parametrize("value", ["5", "null", "[5,null]", "-1", "1e999", "2.0", "1" + 40 * "0"])
+@for_each("value", ["5", "null", "[5,null]", "-1", "1e999", "2.0", "1" + 40 * "0"])
 def test_numbers_that_could_be_a_room_are_replaced(value: str) -> None:
     assert read(spliced(f'{{"bootstrap_room":{value}}}'.encode()))["bootstrap_room"] == 7
 
@@ -178,8 +178,6 @@ def test_bad_bodies_name_the_place(raw: bytes, message: str) -> None:
         GenerationBody(b"/generate", raw)
 
 
-@pytest.mark.parametrize(
-    ("body", "rids"), [({}, ()), ({"rid": "a"}, ("a",)), ({"rid": ["a", "b"]}, ("a", "b")), ({"rid": ""}, ())]
-)
+@for_each(("body", "rids"), [({}, ()), ({"rid": "a"}, ("a",)), ({"rid": ["a", "b"]}, ("a", "b")), ({"rid": ""}, ())])
 def test_rids(body: dict, rids: tuple[str, ...]) -> None:
     assert GenerationBody(b"/generate", json.dumps(body).encode()).rids == rids

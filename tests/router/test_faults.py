@@ -139,7 +139,7 @@ def test_a_busy_engine_is_passed_on_as_503_with_retry_after() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("slow", "flag", "limits"),
     [
         ("prefill", "--prefill-timeout", {"prefill_timeout": 0.1}),

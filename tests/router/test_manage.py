@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.cases import for_each
 from tests.router.fleet import Fleet, fleet, until
 from tests.router.workers import Way, Worker, close, hang, status
 
@@ -101,7 +101,7 @@ def test_a_removed_worker_finishes_what_it_does() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "message"),
     [
         (b"{", "not valid JSON"),
@@ -309,7 +309,7 @@ def test_what_the_workers_know_is_asked_of_them() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("code", [400, 401, 403])
+@for_each("code", [400, 401, 403])
 def test_what_workers_refuse_is_passed_on(code: int) -> None:
     async def scenario() -> None:
         async with fleet(1, 1) as made:

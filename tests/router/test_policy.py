@@ -7,11 +7,10 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 
-import pytest
-
 from pdctl.router.dispatch import CacheAware, Chooser, LeastLoad, PowerOfTwo, Random, RoundRobin, make_policy
 from pdctl.router.registry import Breaker, BreakerState, PortSource, Registry, WorkerRole
 from pdctl.router.router_args import Origin, PolicyName, RouterArgs
+from tests.cases import for_each
 
 
 def registry(prefills: int, decodes: int, **changes: object) -> Registry:
@@ -36,7 +35,7 @@ def no_prompt() -> str:
     raise AssertionError("this policy does not look at the prompt")
 
 
-@pytest.mark.parametrize(("prefills", "decodes"), [(1, 1), (2, 1), (1, 3), (2, 2), (2, 4), (3, 2), (4, 6), (5, 5)])
+@for_each(("prefills", "decodes"), [(1, 1), (2, 1), (1, 3), (2, 2), (2, 4), (3, 2), (4, 6), (5, 5)])
 def test_round_robin_meets_every_pair_once_per_cycle(prefills: int, decodes: int) -> None:
     def scenario() -> None:
         known = registry(prefills, decodes)
@@ -136,7 +135,7 @@ def test_policies_of_the_two_roles_may_differ() -> None:
     in_loop(scenario)
 
 
-@pytest.mark.parametrize("name", list(PolicyName))
+@for_each("name", list(PolicyName))
 def test_every_policy_has_both_roles(name: PolicyName) -> None:
     def scenario() -> None:
         known = registry(2, 2)

@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from pdctl.lifeline import Lifeline
+from tests.cases import for_each
 from tests.router.fleet import Client, until
 from tests.router.processes import PATIENCE, deployment, router
 from tests.router.workers import Worker, after, fine, hang
@@ -93,7 +94,7 @@ sys.exit(__main__.main())
 """
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("what", "named"),
     [
         ("monitor", r"the monitor of http://127\.0\.0\.1:\d+ ended"), ("sweep", "the sweep over silent clients ended"),

@@ -8,6 +8,7 @@ import logging
 import pytest
 
 from pdctl.router.router_args import Incident, misled, parse, start_lines
+from tests.cases import for_each
 from tests.router.fleet import fleet, until
 from tests.router.workers import Worker, after, fine, hang, status
 
@@ -177,7 +178,7 @@ def test_the_start_line_is_sglang_routers() -> None:
     assert "prefill_policy: Some(PowerOfTwo), decode_policy: None" in line
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "message"),
     [
         ("--rehearse missing-port", "--rehearse missing-port: no such rehearsal; there are missing-bootstrap-port, "),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 
-import pytest
-
 from tests.cases import for_each
 from tests.router.fleet import Client, fleet, until
 from tests.router.workers import Way, after, events, fine, hang
@@ -211,7 +209,7 @@ def test_a_refused_client_may_finish_sending() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("data", [b"POST /gene", request()[:-3], CHUNKED + b"5\r\nab"])
+@for_each("data", [b"POST /gene", request()[:-3], CHUNKED + b"5\r\nab"])
 def test_a_client_that_stops_in_the_middle_is_timed_out(data: bytes) -> None:
     async def scenario() -> None:
         async with fleet(read_timeout=0.2) as made, made.client() as client:

@@ -10,6 +10,7 @@ import pytest
 
 from pdctl.deployment_secret import DeploymentSecret
 from pdctl.http_auth import SIGNATURE, TOKEN, sign
+from tests.cases import for_each
 from tests.router.fleet import fleet
 from tests.router.workers import Worker
 
@@ -30,7 +31,7 @@ async def stranger(made: Fleet, **headers: str) -> tuple[int, bool]:
     return answer.status, thief.url in seen
 
 
-@pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer client"}, {"authorization": "Bearer "}])
+@for_each("headers", [{}, {"authorization": "Bearer client"}, {"authorization": "Bearer "}])
 def test_prompts_do_not_flow_to_a_stranger(headers: dict[str, str]) -> None:
     async def scenario() -> None:
         async with fleet(1, 1, secret=SECRET) as made:

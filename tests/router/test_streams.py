@@ -8,6 +8,7 @@ import json
 
 import pytest
 
+from tests.cases import for_each
 from tests.router.fleet import fleet, until
 from tests.router.workers import SSE_HEAD, Behaviour, Way, after, events, hang, sends, status
 
@@ -35,7 +36,7 @@ def broken(made: list[bytes], tail: bytes = b"") -> Behaviour:
     return answer
 
 
-@pytest.mark.parametrize("path", ["/generate", "/v1/chat/completions", "/v1/completions"])
+@for_each("path", ["/generate", "/v1/chat/completions", "/v1/completions"])
 def test_a_stream_passes_byte_for_byte(path: str) -> None:
     async def scenario() -> None:
         made_events = [f"data: {json.dumps({'t': 'é' * n})}\n\n".encode() for n in range(1, 40)] + [b"data: [DONE]\n\n"]
@@ -123,7 +124,7 @@ def test_a_stream_that_breaks_off_ends_with_an_error_event(tail: bytes) -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(
+@for_each(
     "first",
     [
         {"error": {"object": "error", "message": "KVTransferError", "type": "X", "code": 500}},
@@ -133,7 +134,7 @@ def test_a_stream_that_breaks_off_ends_with_an_error_event(tail: bytes) -> None:
         },
     ],
 )
-@pytest.mark.parametrize("leg", ["prefill", "decode"])
+@for_each("leg", ["prefill", "decode"])
 def test_an_error_as_first_event_is_a_failure_not_a_token(leg: str, first: dict) -> None:
     async def scenario() -> None:
         async with fleet(2, 2) as made:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import for_each
 from tools.one_file.archive import zipped
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tmp_path_factory.mktemp("cache"))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "words",
     [
         ("--version",),

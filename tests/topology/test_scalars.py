@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
 from pdctl.topology import scalars
 from pdctl.topology.model import SourceSpan
 from pdctl.topology.scalars import ScalarSort, expand
@@ -58,7 +56,7 @@ def test_values_that_yaml_1_1_reads_otherwise_are_doubtful(text: str, rewritten:
     assert scalars.rewritten(doubt, text) == rewritten
 
 
-@pytest.mark.parametrize("text", ["9" * 200_000, "1:" * 100_000, "1_" * 100_000, "0" * 200_000 + "x"])
+@for_each("text", ["9" * 200_000, "1:" * 100_000, "1_" * 100_000, "0" * 200_000 + "x"])
 def test_a_value_of_any_length_is_judged_at_once(text: str) -> None:
     assert scalars.sort(Scalar(HERE, text)) is ScalarSort.TEXT
 
@@ -103,7 +101,7 @@ def test_expand(text: str, expanded: str) -> None:
     assert (found.text, found.faults) == (expanded, ())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "fragment"),
     [
         ("a ${NONE} b", "${NONE}"),

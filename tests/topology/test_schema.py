@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from pdctl.topology import model
 from pdctl.topology.checked_values import default, defaults
 from pdctl.topology.diagnostic import Code
 from pdctl.topology.export import MEANING, fields, markdown
 from pdctl.topology.schema import POOL, ROLE, ROUTER, TOPOLOGY, Absent, Required, ValueKind
+from tests.cases import for_each
 
 from .conftest import ROOT, Write
 
@@ -42,7 +41,7 @@ def test_every_written_default_is_one_its_kind_accepts() -> None:
                 assert isinstance(value, (int, float))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "fields_of", "derived"),
     [
         (ROLE, model.Role, {"name"}),

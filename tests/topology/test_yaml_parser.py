@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import pytest
-
 from pdctl.topology.diagnostic import Code, ProblemReport
 from pdctl.topology.yaml_parser import MAX_NODES, List, Map, Node, Scalar, YamlText, parse
+from tests.cases import for_each
 
 
 def tree(text: str) -> Map:
@@ -77,13 +76,13 @@ def test_quotes_and_str_tags_make_text() -> None:
     assert kinds == {"a": False, "b": False, "c": True}
 
 
-@pytest.mark.parametrize("line_break", ["\n", "\r\n", "\r"])
+@for_each("line_break", ["\n", "\r\n", "\r"])
 def test_lines_are_counted_by_any_line_break(line_break: str) -> None:
     root = tree(line_break.join(["# head", "a: 1", "", "b: 2"]))
     assert root.entries["b"].key.line == 4
 
 
-@pytest.mark.parametrize("depth", [40, 5_000, 100_000])
+@for_each("depth", [40, 5_000, 100_000])
 def test_deep_nesting_is_refused_without_recursing(depth: int) -> None:
     assert codes("a: " + "[" * depth) == [Code.TOO_DEEP]
 

@@ -10,10 +10,9 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from pdctl.trace.room import RoomOutcome
 from pdctl.trace.tracer import Tracer
+from tests.cases import for_each
 from tests.trace.recordings import library
 
 HANGS = Path(__file__).parent.parent / "data" / "hangs"
@@ -33,7 +32,7 @@ def ends(case: str) -> dict[int, str]:
     return {int(room): how for room, how in ENDED.findall(text)}
 
 
-@pytest.mark.parametrize("case", CASES)
+@for_each("case", CASES)
 def test_the_peer_that_hung_is_named_and_nobody_else(case: str) -> None:
     (right,) = (who for fault, who in FAULTS.items() if case.endswith(fault))
     tracer = Tracer(library([str(path) for path in sorted((HANGS / case).iterdir())]))

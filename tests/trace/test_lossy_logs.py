@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pdctl.trace import summaries
 from pdctl.trace.tracer import Tracer
+from tests.cases import for_each
 from tests.trace import pasted
 from tests.trace.damage import DAMAGES, FULL, SHARES, Copy, contents, copies, wrong
 from tests.trace.recordings import truth
@@ -45,7 +46,7 @@ def test_lost_lines_make_no_room_go_elsewhere(scenario: str, damage: str, share:
     assert wrong(Copy(scenario, damage, share, seed)) == []
 
 
-@pytest.mark.parametrize("copy", FOUND.values(), ids=FOUND)
+@for_each("copy", FOUND.values(), ids=[*FOUND])
 def test_copies_that_were_told_wrongly(copy: Copy) -> None:
     assert wrong(copy, most=100) == []
 

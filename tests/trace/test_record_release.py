@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cases import for_each
 from tests.trace.recordings import ROOMS, truth
 from tools.record_release.deployment import Answer
 from tools.record_release.judge import judge, keep
@@ -81,7 +82,7 @@ def test_the_wire_tells_who_got_what(ports: list[int]) -> None:
     assert wire.stop() == {ROOM: Seen(7, ["prefill0", "decode0"], ["prefill0"]), OTHER: Seen(8, ["prefill0"], [])}
 
 
-@pytest.mark.parametrize("cut", [0, 13, 14, 33, 53, 54, 57])
+@for_each("cut", [0, 13, 14, 33, 53, 54, 57])
 def test_a_short_frame_is_no_segment(cut: int) -> None:
     ip = struct.pack(">BBHHHBBHII", 0x45, 0, 44, 0, 0, 64, socket.IPPROTO_TCP, 0, 0, 0)
     frame = bytes(12) + b"\x08\x00" + ip + struct.pack(">HHIIBBHHH", 1, 8998, 0, 0, 5 << 4, 0, 0, 0, 0) + b"room"

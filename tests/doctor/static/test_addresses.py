@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Facts
+from tests.cases import for_each
 from tests.doctor.fixtures.static_bootstrap import DISCOVERS
 from tests.doctor.written import ENGINE, LAUNCH_ROUTER, PREFILL, doubt, embedded, found, pair, pods, script, topology
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("facts", "told"),
     [
         (pair(), []),
@@ -26,7 +25,7 @@ def test_loopback_is_wrong_only_where_engines_are_elsewhere(facts: Facts, told: 
     assert [each.instance for each in found(facts, "PD208")] == told
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("ports", "more", "told"),
     [
         ("[{port: 30000}, {port: 8998}]", "", False),
@@ -39,7 +38,7 @@ def test_a_service_must_pass_the_bootstrap_port_on_unless_it_is_headless(ports: 
     assert bool(found(pods(ports=ports, service=more), "PD213")) is told
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("annotations", "missing", "differs"),
     [
         ("", True, []),
@@ -65,7 +64,7 @@ def test_annotations_matter_to_routers_that_discover() -> None:
     assert doubt(pods(), "PD214") == "no router discovers pods"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("host", "kind", "expected"),
     [
         ("localhost", "sglang", "127.0.0.1"),
@@ -82,7 +81,7 @@ def test_sglang_router_takes_ip_addresses_only(host: str, kind: str, expected: s
     assert [each.expected for each in found(facts, "PD220")] == ([expected] if expected else [])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("version", "more", "told"),
     [("0.5.8", "", True), ("0.5.13", "", True), ("0.5.18", "", False), ("0.5.13", "roles.prefill.tp=16", False)],
 )
@@ -92,7 +91,7 @@ def test_a_wildcard_registers_itself_before_0_5_18_on_one_node(version: str, mor
     assert bool(found(topology(*sets), "PD212")) is told
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("facts", "severities"),
     [
         (embedded(), []),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Facts
 from tests.cases import for_each
@@ -69,7 +67,7 @@ def test_0_5_13_compares_the_words_of_the_kv_dtype() -> None:
         assert [each.severity for each in found(facts, "PD303")] == [severity]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("images", "severity"),
     [
         (("x/sglang:v0.5.18", "y/sglang:v0.5.18-cu129"), None),
@@ -83,7 +81,7 @@ def test_images_tell_releases(images: tuple[str, str], severity: Severity | None
     assert [each.severity for each in found(facts, "PD310")] == ([severity] if severity else [])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("router", "told"),
     [
         (ROUTER, []),
@@ -111,7 +109,7 @@ def test_one_page_size_for_a_role_of_sglang_leaves_the_other_to_the_engine() -> 
 GROUPS = ("roles.prefill.tp=2", "roles.prefill.dp=2")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("sets", "gqa", "hybrid"),
     [
         ((), [], []),
@@ -143,9 +141,7 @@ def test_without_the_model_nobody_can_tell_whether_unequal_widths_matter() -> No
         )
 
 
-@pytest.mark.parametrize(
-    ("prefill", "decode", "size"), [(1, 16, 16), (64, 32, 64), (16, 64, 64), (1, 1, 64), (32, 1, 32)]
-)
+@for_each(("prefill", "decode", "size"), [(1, 16, 16), (64, 32, 64), (16, 64, 64), (1, 1, 64), (32, 1, 32)])
 def test_one_page_size_is_advised_whoever_is_asked(prefill: int, decode: int, size: int) -> None:
     """PD302, PD410, the plan (and with it `pdctl import`): of a topology and of a script."""
     sets = (f"roles.prefill.page-size={prefill}", f"roles.decode.page-size={decode}", "transfer.backend=mooncake")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Facts
 from tests.cases import for_each
@@ -68,7 +66,7 @@ def test_two_decodes_must_both_be_lucky() -> None:
     assert said.observed == "127.0.0.1:8998 or 127.0.0.1:9000"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("flags", "severity"),
     [
         ("--prefill http://a:1", Severity.WARNING),
@@ -94,7 +92,7 @@ def test_prefills_of_different_hosts_may_share_a_port_by_luck() -> None:
     assert found(pods(router="--prefill http://prefill:30000 --decode http://decode:30000"), "PD207")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("ports", "codes"),
     [
         ("8998 8999", {}),
@@ -146,7 +144,7 @@ spec:
 """
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "listed"),
     [
         ("--prefill, 'http://pd-prefill-0.pd:30000', '8998'", "1"),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pdctl.catalogue.entry import Severity
+from tests.cases import for_each
 from tests.doctor.written import doubt, embedded, found, manifest, pair, topology
 
 LOAD = ("workload.isl=4000", "workload.osl=1000", "slo.tpot=40ms")
@@ -35,7 +34,7 @@ def test_the_network_can_be_too_small_for_prefill() -> None:
     assert said.observed.endswith("Gb/s of KV cache")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("sets", "told"),
     [
         (("roles.decode.args.max-running-requests=64",), ""),
@@ -58,7 +57,7 @@ def test_without_memory_figures_only_the_slots_are_judged() -> None:
 DEEPEP = ("roles.decode.args.moe-a2a-backend=deepep", "roles.decode.tp=8", "roles.decode.dp=8", "roles.prefill.tp=1")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("sets", "severities"),
     [
         (("max-running-requests=1024",), []),
@@ -84,7 +83,7 @@ def test_a_larger_buffer_holds_more_and_a_shared_group_is_a_doubt() -> None:
     assert [each.severity for each in found(topology(*DEEPEP, *groups), "PD503")] == [Severity.WARNING]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("sets", "limit"),
     [
         (("workload.isl=40000", "workload.osl=1000"), "40960"),
@@ -118,7 +117,7 @@ spec:
 """
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "told"),
     [
         ("--tp, '8'", ""),

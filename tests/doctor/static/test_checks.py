@@ -14,6 +14,7 @@ from pdctl.doctor.static import server_sources
 from pdctl.layout.planner import plan_topology
 from pdctl.manifests import read
 from pdctl.topology.resolve import load
+from tests.cases import for_each
 from tests.doctor.written import ROOT, embedded, pods, topology
 
 WRITTEN = Path(__file__).parent / "written"
@@ -54,12 +55,12 @@ def test_without_a_topology_and_a_manifest_there_is_nothing_to_ask() -> None:
         assert verdict.reason == "no topology and no manifest was given"
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+@for_each("path", SHIPPED, ids=lambda path: path.stem)
 def test_shipped_topologies_have_no_errors(path: Path) -> None:
     assert not errors(shipped(path))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "codes"),
     [
         ("missing-bootstrap-port", {"PD201"}),
@@ -72,7 +73,7 @@ def test_rehearsed_incidents_are_seen_before_they_start(name: str, codes: set[st
     assert errors(shipped(INCIDENTS / f"{name}.yaml")) == codes
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "codes"),
     [
         ("lws.yaml", {"PD213", "PD216", "PD302"}),
@@ -84,7 +85,7 @@ def test_samples_as_they_are_published(name: str, codes: set[str]) -> None:
     assert errors(Facts(manifest=read.load([str(WRITTEN / name)]))) == codes
 
 
-@pytest.mark.parametrize("name", ["lws.yaml", "rbg.yaml", "start.sh"])
+@for_each("name", ["lws.yaml", "rbg.yaml", "start.sh"])
 def test_every_finding_about_a_file_names_its_place_and_a_way_out(name: str) -> None:
     path = str(WRITTEN / name)
     for each in everything(Facts(manifest=read.load([path]))):
@@ -115,7 +116,7 @@ def test_the_same_words_about_several_servers_are_one_finding_that_names_them() 
     assert said.evidence == (f"{WRITTEN}/start.sh:4: SGLANG_DISAGGREGATION_WAITING_TIMEOUT=100000",)
 
 
-@pytest.mark.parametrize("facts", [topology(), embedded(), pods()], ids=["topology", "embedded", "pods"])
+@for_each("facts", [topology(), embedded(), pods()], ids=["topology", "embedded", "pods"])
 def test_no_placeholder_is_left_open(facts: Facts) -> None:
     for each in everything(facts):
         assert not PLACEHOLDER.search(each.headline + each.fix)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pdctl.catalogue.entry import Severity
 from tests.cases import for_each
 from tests.doctor.written import doubt, found, pair, topology
@@ -78,7 +76,7 @@ def test_other_readers_of_the_same_variables_are_respected() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("env", "told"),
     [
         ("", 0),
@@ -93,7 +91,7 @@ def test_mnnvl_settings_that_belong_together_or_exclude_each_other(env: str, tol
     assert len({each.observed for each in found(pair(env=env), "PD413")}) == told
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("flags", "severity"),
     [("--page-size 1", WARNING), ("--page-size 64", None), ("--page-size $P", None), ("", INFO)],
 )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor import check_run
 from pdctl.doctor.check import Facts
 from pdctl.manifests import read
+from tests.cases import for_each
 
 WRITTEN = Path(__file__).parent / "written"
 
@@ -42,9 +41,7 @@ DYNAMO = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"), [("lws", LWS), ("rbg", RBG), ("disaggregatedset", SET), ("dynamo", DYNAMO)]
-)
+@for_each(("name", "expected"), [("lws", LWS), ("rbg", RBG), ("disaggregatedset", SET), ("dynamo", DYNAMO)])
 def test_its_defects_are_found_where_they_stand(name: str, expected: set[tuple[str, str, str]]) -> None:
     text = (WRITTEN / f"published-{name}.yaml").read_text(encoding="utf-8")
     report = check_run.run(Facts(manifest=read.read_text(text, f"{name}.yaml"), asked=(Needs.TOPOLOGY,)))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Facts, Finding
 from pdctl.doctor.static.refused_flags import refused
@@ -26,7 +24,7 @@ def unknown(facts: Facts) -> list[tuple[str, str, str, str]]:
     return [(each.instance, each.severity.value, each.expected, each.fix) for each in found(facts, "PD318")]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("written", "right"),
     [
         ("disaggregaton-transfer-backend", "disaggregation-transfer-backend"),
@@ -70,7 +68,7 @@ def test_the_flags_of_a_worker_are_looked_at_too() -> None:
     assert [fix for _, _, _, fix in told] == ["write --mem-fraction-static instead of --mem-fracton-static"]
 
 
-@pytest.mark.parametrize("more", ["--tp_size 2", "--trust_remote_code", "--tp_size=2"])
+@for_each("more", ["--tp_size 2", "--trust_remote_code", "--tp_size=2"])
 def test_underscores_are_refused(more: str) -> None:
     (told,) = unknown(pair(more))
     name = more.partition("=")[0].split()[0]
@@ -82,7 +80,7 @@ def test_underscores_are_refused(more: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     "more",
     [
         "--disaggregation-transfer nixl",  # a beginning that one flag alone has
@@ -150,7 +148,7 @@ def test_pdctls_own_router_in_a_topology_has_the_same_code() -> None:
     assert "did you mean --policy?" in one.observed
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("more", "router", "fix"),
     [
         ("--disaggregation-transfer-backend nixel", "", "write --disaggregation-transfer-backend nixl instead of "

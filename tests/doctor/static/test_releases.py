@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pytest
-
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.gather import HARM
@@ -169,7 +167,7 @@ def refused_in(facts: Facts, version: str) -> list[str]:
     return [each.observed for each in found(replace(facts, manifest=facts.manifest._replace(pods=(pod,))), "PD318")]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("flag", "version", "said"),
     [
         (
@@ -203,7 +201,7 @@ def test_without_a_release_nobody_can_tell_what_it_refuses() -> None:
     assert "nobody says which release runs, and what is refused differs by release" in doubt(pair(), "PD318")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("image", "prefill", "decode", "told"),
     [
         ("v0.5.8", "--dp-size 2", "", []),

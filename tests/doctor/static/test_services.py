@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Facts
+from tests.cases import for_each
 from tests.doctor.written import DECODE, ENGINE, LAUNCH_ROUTER, PREFILL, found, pods, script
 
 REDIS = """---
@@ -32,7 +31,7 @@ def test_a_selector_that_no_pod_has() -> None:
     assert one.evidence[0].startswith("deploy.yaml:")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("more", "told"),
     [
         (REDIS + TOWARDS.format("cache", "{app: redis}"), False),  # there, and no business of ours
@@ -47,7 +46,7 @@ def test_services_of_something_else_are_left_alone(more: str, told: bool) -> Non
     assert [one.severity for one in found(pods(more=more), "PD221")] == [Severity.WARNING] * told
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("ports", "container", "told"),
     [
         ("[{port: 30000}, {port: 8998}]", "", []),
@@ -96,7 +95,7 @@ def test_a_router_of_a_script_calls_ports_at_which_engines_listen() -> None:
     assert not found(started(elsewhere), "PD223")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("first", "second", "told"),
     [
         ("--host 10.0.0.1", "--host 10.0.0.2", False),

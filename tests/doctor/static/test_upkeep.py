@@ -12,7 +12,7 @@ from tests.doctor.written import LAUNCH_ROUTER, doubt, found, pods, script, topo
 BOTH = "--prefill http://p:1 8998 --decode http://d:1"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value", "told"),
     [
         ("BOOTSTRAP_TIMEOUT", "100000", True),
@@ -36,7 +36,7 @@ def test_a_watchdog_that_never_barks_is_told_too() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("interval", "failures", "told"),
     [("", "", ""), ("5", "2", ""), ("2", "2", "4 s"), ("0.1", "2", "4 s"), ("", "1", "5 s"), ("2", "5", "")],
 )
@@ -47,7 +47,7 @@ def test_heartbeats_that_give_up_too_soon(interval: str, failures: str, told: st
     assert [told in each.headline for each in said] == ([True] if told else [])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("sets", "unused"),
     [
         (("roles.prefill.instances=2", "roles.decode.instances=2"), ("2 pairs", "4 pairs")),
@@ -110,7 +110,7 @@ def test_probes(probe: str, told: str) -> None:
     assert [told in each.headline for each in said] == ([True] if told else [])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("image", "told"),
     [
         ("lmsysorg/sglang", True),
@@ -138,7 +138,7 @@ def test_time_to_end(spec: str, told: str) -> None:
     assert [each.observed for each in found(pods(spec=spec), "PD609")] == ([told] if told else [])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("flags", "env", "told"),
     [
         ("--host $(POD_IP)", "[{name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]", ""),
@@ -158,7 +158,7 @@ def test_an_operator_may_add_variables_of_its_own() -> None:
     assert not found(pods(prefill="--host $(POD_IP)", container="envFrom: [{configMapRef: {name: c}}]"), "PD619")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("flags", "dns", "told"),
     [
         ("--dist-init-addr leader:20000", "", True),

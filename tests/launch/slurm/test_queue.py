@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pdctl.launch.slurm import queue
+from tests.cases import for_each
 
 NODE = (
     "NodeName=n1 Arch=x86_64 CoresPerSocket=1  CPUAlloc=8 CPUEfctv=8 CPUTot=8 CPULoad=15.78 AvailableFeatures=(null) "
@@ -30,7 +31,7 @@ def test_a_node_is_read_with_its_gres_by_name_and_its_reason_whole() -> None:
     assert not node.usable
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("state", "down", "silent", "usable"),
     [
         ("IDLE", False, False, True),
@@ -52,7 +53,7 @@ def test_a_partition_is_read_with_its_limit_in_seconds() -> None:
     assert partition == queue.Partition("short", False, True, 120.0, None, "n[0-3]")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "seconds"),
     [
         ("UNLIMITED", None),

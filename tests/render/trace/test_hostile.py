@@ -13,6 +13,7 @@ from pdctl.engines.base import Phase
 from pdctl.render.term import cells, fitted, padded, visible
 from pdctl.render.trace.mermaid import escaped
 from pdctl.trace.room import Cause, Lane, MissingEvidence, Room
+from tests.cases import for_each
 from tests.render.trace import samples
 
 EVIL = (
@@ -68,7 +69,7 @@ def test_nothing_steers_the_terminal(tty: bool, encoding: str, width: str, monke
         assert r"room\u202egnp.exe\u2066" in own
 
 
-@pytest.mark.parametrize("form", [RoomForm.MERMAID, RoomForm.PERFETTO, RoomForm.HTML], ids=lambda form: form.value)
+@for_each("form", [RoomForm.MERMAID, RoomForm.PERFETTO, RoomForm.HTML], ids=lambda form: form.value)
 def test_no_file_carries_control_or_bidirectional_characters(form: RoomForm) -> None:
     assert all(letter == "\n" or letter.isprintable() for letter in told(form))
 

@@ -15,6 +15,7 @@ from pdctl.render.trace.perfetto import to_perfetto
 from pdctl.render.trace.steps import Lanes, collapsed, gap_row, lanes, named
 from pdctl.render.trace.wording import Places
 from pdctl.trace.room import LongestGap
+from tests.cases import for_each
 from tests.render.trace import samples
 
 
@@ -53,7 +54,7 @@ def test_interleaved_ranks_are_found_within_their_second() -> None:
     assert [(row.step.text, named(row.ranks)) for row in collapsed(steps)] == [(text, "TP0-3 ×4") for text in texts]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("ranks", "name"),
     [
         ((), ""),
@@ -133,7 +134,7 @@ def test_a_short_room_is_to_scale() -> None:
     assert [seconds for seconds, _ in axis.ticks()] == pytest.approx([0.0, 0.05, 0.1, 0.15, 0.2, 0.25], abs=0.01)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("start", "end"),
     [(0.0, 20.0), (0.0, 21.0), (1.0, 21.0), (0.0, 0.0), (5.0, 100.0), (-300.0, 0.0), (-1.0, 30.0)],
     ids=str,

@@ -6,17 +6,15 @@ import json
 from collections.abc import Callable
 
 import jsonschema
-import pytest
 
 from pdctl.render.trace import room_json
 from pdctl.trace.room import Room
+from tests.cases import for_each
 from tests.render.trace import samples
 from tests.render.trace.schema import SCHEMA
 
 
-@pytest.mark.parametrize(
-    "make", [samples.wrong_prefill, samples.healthy, samples.blind], ids=lambda make: make.__name__
-)
+@for_each("make", [samples.wrong_prefill, samples.healthy, samples.blind], ids=lambda make: make.__name__)
 def test_a_room_keeps_the_contract(make: Callable[[], Room]) -> None:
     jsonschema.validate(json.loads(room_json.to_json(make())), SCHEMA)
 
