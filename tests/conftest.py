@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import os
 import signal
 import sys
@@ -57,6 +59,20 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Collection makes millions of objects that stay to the end: going through them again and again in search of garbage
 # takes a third of its time, and then a part of every test's.
 gc.disable()
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Import a share of the test modules in each test process before it collects all of them.
+
+    In a fresh checkout each module is then compiled by one process, and the others find its bytecode.
+    """
+    given = getattr(session.config, "workerinput", None)
+    if given is None or [Path(path).resolve() for path in session.config.args] != [HERE]:
+        return
+    files = sorted(HERE.rglob("test_*.py"))
+    for path in files[int(given["workerid"].removeprefix("gw")) :: given["workercount"]]:
+        with contextlib.suppress(Exception, pytest.skip.Exception):  # collecting it raises this again, and tells it
+            importlib.import_module(".".join(path.relative_to(HERE.parent).with_suffix("").parts))
 
 
 def pytest_collection_finish() -> None:
