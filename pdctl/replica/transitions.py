@@ -40,11 +40,7 @@ class ReplicaEvent(str, Enum):
     LOAD_DECODE = "load decode", Trigger.PLANNER, "Load the weights, then serve as a decode."
     LOAD_LIVE = "load live", Trigger.PLANNER, "Load layer by layer; compute prompts with the layers that are there."
     PAIR_AS_OLD = "pair as old", Trigger.PLANNER, "Finish what a new prefill parks, and take no prompts meanwhile."
-    MUTATE_TO_DECODE = (
-        "mutate to decode",
-        Trigger.PLANNER,
-        "Become a decode; keep KV cache that has not begun to leave.",
-    )
+    MUTATE_TO_DECODE = "mutate to decode", Trigger.PLANNER, "Become a decode, with the KV cache that has not left."
     MUTATE_TO_PREFILL = "mutate to prefill", Trigger.PLANNER, "Finish the rooms, then become a prefill."
     DRAIN = "drain", Trigger.PLANNER, "Take nothing new, finish what is there, keep the weights."
     PARK = "park", Trigger.PLANNER, "Go out of service at once, being empty; keep the weights."
@@ -70,7 +66,7 @@ class LockEffect(str, Enum):
     KEEP = "keep"
     TAKE = "take"  # at once: the guard has made sure that no sender has it
     TAKE_WHEN_FREE = "take when free"  # next after the sender that has it, before all others; at once if nobody has
-    RELEASE = "release"  # or give up the place of one who waits for it
+    RELEASE = "release"  # or give up the place, if it only waits for it
 
 
 class GuardFacts(NamedTuple):

@@ -26,6 +26,7 @@ def test_a_random_walk_keeps_the_invariants(size: int) -> None:
     assert fleet.refused["IllegalTransition"] > 1000
     settle(fleet)
     assert fleet.ended == dict.fromkeys(range(fleet.submitted), 1), "every batch ended once"
+    assert [one for one in fleet.replicas if one.blocks] == [], "at rest no block is used"
 
 
 # The model always has a source of weights and a partner, and comes back to prefill only with the lock in hand.
