@@ -77,6 +77,7 @@ def _places(wanted: Sequence[Wanted]) -> dict[bytes, list[tuple[int, int]]] | No
     with open(source, "rb") as stream:  # noqa: PTH123 - a descriptor
         found = None
         try:
+            _bound(pid)
             found = _collected(stream)
         finally:
             if found is None:
@@ -101,7 +102,6 @@ def _started(arguments: Sequence[str]) -> tuple[int, int]:
         raise
     finally:
         os.close(sink)
-    _bound(pid)
     return pid, source
 
 
@@ -128,6 +128,10 @@ class MatchingLines:
         self._pid, self._source = _started([*_FLAGS, *_LINES, "-e", expression, "--", part.path])
         self._ended = False
         self._code: int | None = None
+
+    def limit_memory(self) -> None:
+        """Let rg fail on a line too long for it. Not at its start: an interrupt there would leave nobody to end it."""
+        _bound(self._pid)
 
     def readinto(self, target: memoryview, /) -> int:
         got = os.readv(self._source, [target])

@@ -121,6 +121,7 @@ def _scanned_with_rg(task: RoomScanTask) -> RoomScanResult | None:
     except OSError:
         return None
     with contextlib.closing(lines):
+        lines.limit_memory()
         found = _scanned(task, lines, None)
     return found if lines.complete() else None
 
