@@ -99,13 +99,13 @@ def test_logs_that_were_just_read_for_rooms_are_not_searched_for_lost_lines_agai
     library = Library(open_logs([str(tmp_path)]), tz=UTC, environ=environ)
     assert [found.room for found in library.rooms()] == [7]
     searched: list[str] = []
-    find = scan.find
+    find_lines = scan.find_lines
 
     def recorded(log: Log, terms: Sequence[bytes]) -> Iterator[RawLine]:
         searched.extend(part.path for part in log.parts)
-        return find(log, terms)
+        return find_lines(log, terms)
 
-    monkeypatch.setattr("pdctl.logs.library.find", recorded)
+    monkeypatch.setattr("pdctl.logs.library.find_lines", recorded)
     assert [event.instance for event in library.losses] == (["p"] if lost else [])
     assert searched == ([str(tmp_path / "p.log")] if lost else [])
 
