@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -354,3 +355,9 @@ def test_an_engine_given_as_the_router_is_named_with_how_to_give_it(
     assert found["headline"] == f"{healthy.url(port)} is a {role}, not a router"
     assert f"--{role} {healthy.url(port)}" in found["fix"]
     assert f"--router {healthy.url(port)}" not in found["fix"]
+    way = found["evidence"][-1]
+    assert way.startswith("to find the router, on the host that may run it: pgrep -af '")
+    pattern = way.partition("'")[2].rstrip("'")
+    assert re.search(pattern, "python -m sglang_router.launch_router --pd-disaggregation --prefill http://a:1 8998")
+    assert re.search(pattern, "python -m pdctl.router --port 8000")
+    assert not re.search(pattern, "python -m sglang.launch_server --disaggregation-mode prefill")

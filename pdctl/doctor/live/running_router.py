@@ -18,6 +18,7 @@ from pdctl.doctor.bootstrap_ports import (
 from pdctl.doctor.check import Check, Skipped, Unknown, finding, names, shorten_lines
 from pdctl.doctor.live.router_ports import unread
 from pdctl.doctor.live.running_engines import ended_instance, held_up, stopped_processes
+from pdctl.engines.kinds import COMMAND_LINES
 from pdctl.fleet.engine_probe import PATHS as INFO_PATHS
 from pdctl.shell_quoting import pasteable
 
@@ -192,6 +193,12 @@ def _foreign(router: ObservedRouter) -> list[Finding]:
     ]
 
 
+def _way_to_router() -> str:
+    """How to find the address that was meant: an engine does not know its router."""
+    starts = dict.fromkeys(" ".join(row.words).removeprefix("-m ") for row in COMMAND_LINES if row.role == ROUTER)
+    return f"to find the router, on the host that may run it: pgrep -af '{'|'.join(starts)}'"
+
+
 def _engine(router: ObservedRouter) -> Finding:
     """PD903 for an engine's address given as a router's, with the right way to give it."""
     url = plain(router.url)
@@ -204,6 +211,7 @@ def _engine(router: ObservedRouter) -> Finding:
         evidence=(
             f"GET {router.url}/workers: {router.status or 'no answer'}",
             f"GET {router.url}{INFO_PATHS[0]}: disaggregation_mode {router.mode}",
+            *([_way_to_router()] if router.mode in ROLES else []),
         ),
         url=router.url,
         what="SGLang router",
