@@ -95,7 +95,7 @@ def test_an_answer_that_hits_a_bug_costs_the_room_that_asked(
 
     with bootstrap() as real, prefill_side(real.port) as prefill, decode_side() as decode:
         with monkeypatch.context() as patched, server(answering(INFO, RANK)) as port:
-            patched.setattr("pdctl.engine.decode.prefill_directory.check", bug)
+            patched.setattr("pdctl.engine.decode.prefill_directory.find_writers", bug)
             receiver = decode.manager.receiver(5, "r", HOST, port)  # type: ignore[union-attr]
             decode.until(receiver, KVPoll.FAILED)
         assert receiver.failure is not None
