@@ -100,7 +100,7 @@ def _within_bounds(role: RoleLimits, delta: int, refused: list[RefusedAction]) -
     step = target - pool.size
     if step == delta:
         return step, None
-    words = f"the limits of {pool.role} are {least} to {most}"
+    words = f"the limits of {pool.role} are {least:,} to {most:,}"
     if abs(step) < abs(delta):
         refused.append(RefusedAction(f"{pool.role} {delta:+d}", f"{words}: {step:+d}" if step else words))
         return step, None
@@ -157,7 +157,7 @@ def _why_none_may_leave(role: RoleLimits, seen: Situation) -> str:
     """Why no replica of the role may leave now; "" if one may."""
     pool = role.pool
     if pool.size <= role.bounds[0]:
-        return f"the limits of {pool.role} are {role.bounds[0]} to {role.bounds[1]}"
+        return f"the limits of {pool.role} are {role.bounds[0]:,} to {role.bounds[1]:,}"
     leaving = [one.name for one in seen.now.replicas if LEAVING.get(one.state) == pool.role]
     if leaving:
         return f"{leaving[0]} is still leaving, and one leaves at a time"

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from pdctl.errors import UsageError
 from pdctl.named_tuple import NamedTuple
 from pdctl.policy.decision import Decision, RefusedAction, say_rate, say_tokens, target_term
-from pdctl.policy.observation import needed_rate, number, step_samples, whole
-from pdctl.policy.reactive import waiting_tokens
+from pdctl.policy.observation import counter_gain, needed_rate, number, read_counters, whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +40,21 @@ class StepTime(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.base:.3g} s + {self.per_token:.3g} s per token of KV cache"
+
+
+def step_samples(history: Sequence[Observation]) -> list[tuple[float, float]]:
+    """Tokens of KV cache on one decode and the seconds of its step there: one pair per observation that has both."""
+    found, earlier = [], dict[str, tuple[int, float]]()
+    for one in history:
+        seconds = one.measured.itl_s
+        if seconds is None:
+            now = read_counters(one.pools[1].replicas, "decode_steps", "decode_busy_s")
+            gain, earlier = counter_gain(earlier, now), now
+            seconds = gain[1] / gain[0] if gain is not None and gain[0] else None
+        if seconds and one.decodes:
+            blocks = one.kv_blocks_used - one.kv_blocks_used_on_prefill
+            found.append((blocks * one.block_tokens / one.decodes, seconds))
+    return found
 
 
 def fit_step_time(history: Sequence[Observation], least: int) -> StepTime | None:
@@ -79,7 +93,7 @@ def _prefill_step(
 ) -> tuple[int, str, RefusedAction | None]:
     rate = needed_rate("dynamo-load", now, "prefill_tokens_per_s")
     length = (now.measured.prompt_tokens or settings.prompt_tokens) * (1 - now.measured.cached_share)
-    own, queues = length / rate, [tokens / rate for tokens in waiting_tokens(now, pool)]
+    own, queues = length / rate, [tokens / rate for tokens in pool.waiting_tokens]
     best = min(queues, default=math.inf) + own
     told = f"own prompt {say_tokens(length)} / {say_rate(rate)} = {own:.3g} s"
     if best > settings.ttft_s:

@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from pdctl.errors import UsageError
@@ -20,7 +21,7 @@ from pdctl.replica.states import STATES, CountsAs, ReplicaState, Weights
 from pdctl.suggestions import hint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping, Sequence
 
 MOST_REPLICAS = 10**6
 LARGEST = 10**15  # of any count of tokens or blocks, and of any rate or time: more than a fleet of 10⁶ replicas has
@@ -48,7 +49,7 @@ class Figure(NamedTuple):
             "whole": f"a whole number {bounds}",
             "number": f"a number {bounds}",
             "flag": "true or false",
-            "text": "a text that is not empty",
+            "text": "a non-empty text",
             "choice": "a state" if self.of is ReplicaState else "a name",
             "range": f"a list of two numbers {bounds}, the lower one first",
             "whole range": f"a list of two whole numbers {bounds}, the lower one first",
@@ -162,26 +163,58 @@ class Observation:
     replicas: tuple[ReplicaLoad, ...] = records("each replica, where they are known", ReplicaLoad)
     arrivals_ahead: tuple[Arrival, ...] = records("requests to come, for the policy oracle", Arrival)
 
-    @property
-    def pools(self) -> tuple[RolePool, RolePool]:
-        """The prefills and the decodes."""
-        prefills = self._pool(CountsAs.PREFILL, self.prefills, self.pending_prefills)
-        return prefills, self._pool(CountsAs.DECODE, self.decodes, self.pending_decodes)
+    # The prefills and the decodes: computed once, as a policy asks for those of a whole history.
+    pools: tuple[RolePool, RolePool] = dataclasses.field(init=False, repr=False, compare=False)
 
-    def _pool(self, role: CountsAs, size: int, pending: int) -> RolePool:
-        known = tuple(one for one in self.replicas if STATES[one.state].counts_as is role)
-        ready = sum(one.ready and STATES[one.state].serves for one in known) if known else size - pending
-        return RolePool(role.value, size, pending, ready, known)
+    def __post_init__(self) -> None:
+        listed: dict[CountsAs, list[ReplicaLoad]] = {role: [] for role in CountsAs}
+        for one in self.replicas:
+            listed[STATES[one.state].counts_as].append(one)
+        prefills, decodes = tuple(listed[CountsAs.PREFILL]), tuple(listed[CountsAs.DECODE])
+        pools = (
+            self._pool("prefill", self.prefills, self.pending_prefills, prefills, self._waiting(prefills)),
+            self._pool("decode", self.decodes, self.pending_decodes, decodes, ()),
+        )
+        object.__setattr__(self, "pools", pools)
+
+    def _pool(
+        self, role: str, size: int, pending: int, listed: tuple[ReplicaLoad, ...], waiting: tuple[float, ...]
+    ) -> RolePool:
+        ready = sum(one.ready and one.state in SERVING for one in listed) if listed else size - pending
+        blocks = self.kv_blocks_per_replica
+        uses = tuple(one.kv_blocks_used / (one.kv_blocks or blocks) for one in listed)
+        if size and not listed:
+            on_prefill = self.kv_blocks_used_on_prefill
+            used = on_prefill if role == "prefill" else self.kv_blocks_used - on_prefill
+            uses = (used / (size * blocks),)
+        return RolePool(role, size, pending, ready, listed, uses, waiting)
+
+    def _waiting(self, listed: tuple[ReplicaLoad, ...]) -> tuple[float, ...]:
+        """The own queue of each prefill, and an equal share of the prompt tokens that no prefill has."""
+        if not self.prefills:
+            return ()
+        own = sum(one.waiting_prompt_tokens for one in listed)
+        share = max(0, self.waiting_prompt_tokens - own) / self.prefills
+        return tuple(one.waiting_prompt_tokens + share for one in listed) or (share,)
+
+
+SERVING = frozenset(state for state, facts in STATES.items() if facts.serves)
 
 
 class RolePool(NamedTuple):
-    """The replicas of a role. `replicas` is empty where only their number is known."""
+    """The replicas of a role. `replicas` is empty where only their number is known.
+
+    `kv_uses`: the share of its KV blocks each uses; `waiting_tokens`: prompt tokens waiting for each prefill. Both have
+    one value, the mean, where only the number is known.
+    """
 
     role: str
     size: int
     pending: int
     ready: int
     replicas: tuple[ReplicaLoad, ...]
+    kv_uses: tuple[float, ...]
+    waiting_tokens: tuple[float, ...]
 
     @property
     def letter(self) -> str:
@@ -200,9 +233,11 @@ def estimate(history: Sequence[Observation]) -> tuple[Observation, ...]:
     rates: dict[str, Any] = {name: getattr(now, name) or _measured(history, *COUNTERS[name]) for name in COUNTERS}
     traffic = now.measured
     if traffic.kv_arrival_tokens_per_s is None and len(history) > 1 and now.time_s > history[-2].time_s:
-        gains = list(_gains(history[-2], now, *COUNTERS["prefill_tokens_per_s"]))
-        arrival = sum(gain for gain, _ in gains) / (now.time_s - history[-2].time_s) if gains else None
-        traffic = dataclasses.replace(traffic, kv_arrival_tokens_per_s=arrival)
+        names = COUNTERS["prefill_tokens_per_s"]
+        gain = counter_gain(read_counters(history[-2].replicas, *names), read_counters(now.replicas, *names))
+        if gain is not None:
+            arrival = gain[0] / (now.time_s - history[-2].time_s)
+            traffic = dataclasses.replace(traffic, kv_arrival_tokens_per_s=arrival)
     return (*history[:-1], dataclasses.replace(now, measured=traffic, **rates))
 
 
@@ -220,37 +255,34 @@ def needed_rate(policy: str, now: Observation, name: str) -> float:
 
 def _measured(history: Sequence[Observation], amount: str, busy: str) -> float | None:
     """Tokens per busy second since the previous observation; since the oldest if nothing was busy since then."""
+    now = read_counters(history[-1].replicas, amount, busy)
     for earlier in (*history[-2:-1], *history[:1]):
-        gains = list(_gains(earlier, history[-1], amount, busy))
-        seconds = sum(gain for _, gain in gains)
-        if seconds > 0:
-            return sum(gain for gain, _ in gains) / seconds or None
+        gain = counter_gain(read_counters(earlier.replicas, amount, busy), now)
+        if gain is not None and gain[1] > 0:
+            return gain[0] / gain[1] or None
     return None
 
 
-def _gains(earlier: Observation, now: Observation, amount: str, busy: str) -> Iterator[tuple[int, float]]:
-    """What two counters of each replica have grown by. One that was started anew, and counts from 0, is left out."""
-    before = {one.name: one for one in earlier.replicas}
-    for one in now.replicas:
-        old = before.get(one.name)
-        ends = [getattr(each, name) for name in (amount, busy) for each in (one, old) if each is not None]
-        if len(ends) == 4 and None not in ends and ends[0] >= ends[1] and ends[2] >= ends[3]:
-            yield ends[0] - ends[1], ends[2] - ends[3]
+def read_counters(replicas: Sequence[ReplicaLoad], amount: str, busy: str) -> dict[str, tuple[int, float]]:
+    """Two counters of each replica that has both, by its name."""
+    read = attrgetter("name", amount, busy)
+    return {name: (many, spent) for name, many, spent in map(read, replicas) if many is not None and spent is not None}
 
 
-def step_samples(history: Sequence[Observation]) -> list[tuple[float, float]]:
-    """Tokens of KV cache on one decode and the seconds of its step there: one pair per observation that has both."""
-    found = []
-    for at, one in enumerate(history):
-        seconds = one.measured.itl_s
-        if seconds is None and at:
-            gains = list(_gains(history[at - 1], one, "decode_steps", "decode_busy_s"))
-            steps = sum(gain for gain, _ in gains)
-            seconds = sum(gain for _, gain in gains) / steps if steps else None
-        if seconds and one.decodes:
-            blocks = one.kv_blocks_used - one.kv_blocks_used_on_prefill
-            found.append((blocks * one.block_tokens / one.decodes, seconds))
-    return found
+def counter_gain(
+    earlier: Mapping[str, tuple[int, float]], now: Mapping[str, tuple[int, float]]
+) -> tuple[int, float] | None:
+    """What two counters have grown by, summed over the replicas that have both at both times; None if there is none.
+
+    A replica that was started anew counts from 0 again, and is left out.
+    """
+    counts, total, seconds = False, 0, 0.0
+    for name, (many, spent) in now.items():
+        if name in earlier:
+            many_before, spent_before = earlier[name]
+            if many >= many_before and spent >= spent_before:
+                counts, total, seconds = True, total + many - many_before, seconds + spent - spent_before
+    return (total, seconds) if counts else None
 
 
 class JsonPlace(NamedTuple):
@@ -340,7 +372,7 @@ def _counted(found: Observation, place: JsonPlace) -> Observation:
 
 def figures(of: type[Any]) -> dict[str, Figure]:
     """The members of a record by name."""
-    return {field.name: field.metadata["figure"] for field in dataclasses.fields(of)}
+    return {field.name: field.metadata["figure"] for field in dataclasses.fields(of) if field.init}
 
 
 def read_record(of: type[Record], value: object, place: JsonPlace, beside: Sequence[str] = ()) -> Record:
@@ -358,7 +390,7 @@ def read_record(of: type[Record], value: object, place: JsonPlace, beside: Seque
         if name in value:
             given[name] = read_value(value[name], figure, place.member(name))
     for field in dataclasses.fields(of):  # type: ignore[arg-type]  # a record is a dataclass
-        if field.name not in given and field.default is REQUIRED:
+        if field.name in known and field.name not in given and field.default is REQUIRED:
             figure = known[field.name]
             raise UsageError(f"{place.member(field.name)} is missing", f"add it: {figure.meaning}, {figure.wanted}")
     return of(**given)

@@ -17,7 +17,7 @@ from pdctl.policy.observation import MOST_REPLICAS, needed_rate, number, whole
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pdctl.policy.observation import Observation, ReplicaLoad, RolePool
+    from pdctl.policy.observation import Observation, RolePool
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,10 @@ class ThresholdSettings:
 def propose_thresholds(history: Sequence[Observation], settings: ThresholdSettings) -> Decision:
     now = history[-1]
     prefills, decodes = now.pools
-    queues = [tokens / settings.context_tokens for tokens in waiting_tokens(now, prefills)]
-    uses = kv_uses(now, decodes)
+    queues = [tokens / settings.context_tokens for tokens in prefills.waiting_tokens]
     rows = (
         (prefills, queues, settings.queue_up, settings.queue_down, "the longest queue is {:.3g} contexts"),
-        (decodes, uses, settings.kv_up, settings.kv_down, "the highest KV use is {:.3g}"),
+        (decodes, decodes.kv_uses, settings.kv_up, settings.kv_down, "the highest KV use is {:.3g}"),
     )
     targets, words = [], []
     for pool, loads, up, down, form in rows:
@@ -139,22 +138,19 @@ def propose_wva(history: Sequence[Observation], settings: WvaSettings) -> Decisi
 
 
 def _saturation(now: Observation, pool: RolePool, settings: WvaSettings) -> Saturation:
-    uses = kv_uses(now, pool)
+    if not pool.size:
+        return Saturation(0.0, 0.0, 0.0, 0.0)
     length = now.measured.prompt_tokens or settings.prompt_tokens
-    if pool.role == "prefill":
-        queues = [tokens / length for tokens in waiting_tokens(now, pool)]
-    else:
-        queues = [float(one.queues.prealloc + one.queues.transfer) for one in pool.replicas] or [0.0] * len(uses)
-    spare = [
-        (settings.kv_saturated - use, settings.queue_saturated - queue)
-        if use < settings.kv_saturated and queue < settings.queue_saturated
-        else (0.0, 0.0)
-        for use, queue in zip(uses, queues, strict=True)
-    ]
-    count = max(1, len(spare))
-    return Saturation(
-        sum(uses), sum(queues), sum(kv for kv, _ in spare) / count, sum(queue for _, queue in spare) / count
-    )
+    queues: list[float] = [tokens / length for tokens in pool.waiting_tokens]
+    if pool.role == "decode":
+        queues = [one.queues.prealloc + one.queues.transfer for one in pool.replicas] or [0.0]
+    most_kv, most_queue, spare_kv, spare_queue = settings.kv_saturated, settings.queue_saturated, 0.0, 0.0
+    for use, queue in zip(pool.kv_uses, queues, strict=True):
+        if use < most_kv and queue < most_queue:
+            spare_kv += most_kv - use
+            spare_queue += most_queue - queue
+    each = pool.size / len(queues)  # where only the number is known, one value stands for all
+    return Saturation(sum(pool.kv_uses) * each, sum(queues) * each, spare_kv / len(queues), spare_queue / len(queues))
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,28 +249,6 @@ def propose_oracle(history: Sequence[Observation], settings: OracleSettings) -> 
         f"{now.kv_blocks_per_replica:,}",
     ]
     return _decision("oracle", now.pools, [max(1, math.ceil(prefills)), max(1, math.ceil(decodes))], words)
-
-
-def waiting_tokens(now: Observation, pool: RolePool) -> list[float]:
-    """Prompt tokens waiting for each prefill: its own, and an equal share of those no prefill has."""
-    if not pool.size:
-        return []
-    own = [float(one.waiting_prompt_tokens) for one in pool.replicas] or [0.0] * pool.size
-    share = max(0.0, now.waiting_prompt_tokens - sum(own)) / len(own)
-    return [tokens + share for tokens in own]
-
-
-def kv_uses(now: Observation, pool: RolePool) -> list[float]:
-    """The share of its KV blocks each replica uses; their mean for each where only the sum is known."""
-    if pool.replicas or not pool.size:
-        return [_kv_use(one, now) for one in pool.replicas]
-    prefill = pool.role == "prefill"
-    used = now.kv_blocks_used_on_prefill if prefill else now.kv_blocks_used - now.kv_blocks_used_on_prefill
-    return [used / (pool.size * now.kv_blocks_per_replica)] * pool.size
-
-
-def _kv_use(one: ReplicaLoad, now: Observation) -> float:
-    return one.kv_blocks_used / (one.kv_blocks or now.kv_blocks_per_replica)
 
 
 def _decision(policy: str, pools: Sequence[RolePool], targets: Sequence[int], words: Sequence[str]) -> Decision:

@@ -20,6 +20,7 @@ def rows(of: type, before: str = "") -> str:
     return "".join(
         f"| `{before}{one.name}` | {known[one.name].meaning} | {known[one.name].wanted} | {default(one.default)} |\n"
         for one in dataclasses.fields(of)
+        if one.name in known
     )
 
 

@@ -40,6 +40,7 @@ def loaded(*argv: str, env: dict[str, str] | None = None) -> set[str]:
         ("down", "no-such-run"),
         ("logs", "no-such-run"),
         ("topology", "check", "topologies/2p1d.yaml"),
+        ("autoscale", "explain", "--policy", "blitz", "--observation", "tests/snapshots/files/fleet.json"),
     ],
     ids=" ".join,
 )
@@ -56,6 +57,7 @@ def test_no_ops_verb_loads_the_engine(argv: tuple[str, ...]) -> None:
         ("topology", "check", "topologies/2p1d.yaml"),
         ("launch", "topologies/2p1d.yaml", "--dry-run"),
         ("ls",),
+        ("autoscale", "explain", "--policy", "blitz", "--observation", "tests/snapshots/files/fleet.json"),
     ],
     ids=" ".join,
 )
