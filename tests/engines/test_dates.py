@@ -55,8 +55,8 @@ VALUES = {
     "rank-fetched": "rank_ip rank_port", "rank-fetched-old": "rank_ip rank_port", "rank-known": "rank_ip rank_port",
     "prefill-times": "prefill", "decode-times": "decode", "prefill-times-old": "prefill", "decode-times-old": "decode",
     "shape-fetch-error": "host port", "shape-fetch-error-old": "host port",
-    "shape-unreadable": "unexpected keyword argument", "kv-chunk-sending": "kv",
-    "request-cut-short-json": "finish_reason type abort",
+    "shape-refused": "not fully registered", "shape-unreadable": "unexpected keyword argument",
+    "kv-chunk-sending": "kv", "request-cut-short-json": "finish_reason type abort",
     "decode-handshake-rank-unreachable": "send_metadata", "decode-transfer-rank-unreachable": "send_metadata",
 }  # fmt: skip
 
