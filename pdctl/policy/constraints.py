@@ -227,15 +227,20 @@ def _within_budget(
                 steps[other] = granted[other] = -1
                 letters = f"{roles[other].pool.letter}−1, {roles[at].pool.letter}+1"
                 terms.append(DecisionTerm("gpu_budget", gpus, f"{words}: {letters}, one changes its role"))
-    grown = True
-    while grown:  # the free GPUs in turn, a decode first
-        grown = False
-        for at in (1, 0):
-            more = [step + (at == place) for place, step in enumerate(granted)]
-            if granted[at] < steps[at] and needed(more) <= max(gpus, present if min(granted) < 0 else 0):
-                granted, grown = more, True
+    free = (max(gpus, present) if min(granted) < 0 else gpus) - needed(granted)
+    granted = _share_out(free, steps, granted, [role.gpus for role in roles])
     for role, wanted, got in zip(roles, steps, granted, strict=True):
         if got < wanted:
             rest = f": {got:+d}" if got else ""
             refused.append(RefusedAction(f"{role.pool.role} {wanted:+d}", f"{words}{rest}"))
     return granted
+
+
+def _share_out(free: int, wanted: Sequence[int], granted: Sequence[int], gpus: Sequence[int]) -> list[int]:
+    """What each role gets where the free GPUs are given in turn, a decode first, to those that want more."""
+    more = [max(0, want - got) for want, got in zip(wanted, granted, strict=True)]
+    both = max(0, min(*more, free // sum(gpus)))
+    free -= both * sum(gpus)
+    decodes = max(0, min(more[1] - both, free // gpus[1]))
+    prefills = max(0, min(more[0] - both, (free - decodes * gpus[1]) // gpus[0]))
+    return [granted[0] + both + prefills, granted[1] + both + decodes]

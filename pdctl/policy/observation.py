@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MOST_REPLICAS = 10**6
+SMALLEST = 1e-6  # of a number that is above 0: quotients stay within what a float can be
 LARGEST = 10**15  # of any count of tokens or blocks, and of any rate or time: more than a fleet of 10⁶ replicas has
 SHAPE = "an observation is a JSON object: docs/autoscale.md"
 QUOTED = 40  # characters of a wrong value that an error repeats
@@ -32,19 +33,17 @@ Record = TypeVar("Record")
 
 
 class Figure(NamedTuple):
-    """What a member is. `above`: a number is greater than `least`; `of`: the record of an object or of entries."""
+    """What a member is. `of`: the record of an object or of a list's entries."""
 
     kind: str  # whole, number, flag, text, choice, range, whole range, object, list
     meaning: str
     least: float = 0
     most: float = LARGEST
-    above: bool = False
     of: type[Any] | None = None
 
     @property
     def wanted(self) -> str:
-        least, most = f"{self.least:,}", f"{self.most:,}"
-        bounds = f"above {least} and at most {most}" if self.above else f"from {least} to {most}"
+        bounds = f"from {'0.000001' if self.least == SMALLEST else f'{self.least:,}'} to {self.most:,}"
         return {
             "whole": f"a whole number {bounds}",
             "number": f"a number {bounds}",
@@ -66,11 +65,11 @@ def whole(meaning: str, default: Any = REQUIRED, least: int = 0, most: int = LAR
 
 
 def number(meaning: str, default: Any = REQUIRED, most: float = LARGEST, *, above: bool = True) -> Any:  # noqa: ANN401
-    return _field(default, Figure("number", meaning, 0, most, above))
+    return _field(default, Figure("number", meaning, SMALLEST if above else 0, most))
 
 
 def span(meaning: str, default: Any, most: float) -> Any:  # noqa: ANN401
-    return _field(default, Figure("range", meaning, 0, most, above=True))
+    return _field(default, Figure("range", meaning, SMALLEST, most))
 
 
 def whole_span(meaning: str, default: Any, least: int, most: int) -> Any:  # noqa: ANN401
@@ -232,7 +231,7 @@ def estimate(history: Sequence[Observation]) -> tuple[Observation, ...]:
     now = history[-1]
     rates: dict[str, Any] = {name: getattr(now, name) or _measured(history, *COUNTERS[name]) for name in COUNTERS}
     traffic = now.measured
-    if traffic.kv_arrival_tokens_per_s is None and len(history) > 1 and now.time_s > history[-2].time_s:
+    if traffic.kv_arrival_tokens_per_s is None and len(history) > 1 and now.time_s - history[-2].time_s > SMALLEST:
         names = COUNTERS["prefill_tokens_per_s"]
         gain = counter_gain(read_counters(history[-2].replicas, *names), read_counters(now.replicas, *names))
         if gain is not None:
@@ -258,7 +257,7 @@ def _measured(history: Sequence[Observation], amount: str, busy: str) -> float |
     now = read_counters(history[-1].replicas, amount, busy)
     for earlier in (*history[-2:-1], *history[:1]):
         gain = counter_gain(read_counters(earlier.replicas, amount, busy), now)
-        if gain is not None and gain[1] > 0:
+        if gain is not None and gain[1] > SMALLEST:
             return gain[0] / gain[1] or None
     return None
 
@@ -427,7 +426,7 @@ def _is_number(value: object, figure: Figure) -> bool:
     kinds = int if figure.kind.startswith("whole") else (int, float)
     if not isinstance(value, kinds) or isinstance(value, bool) or not math.isfinite(value):
         return False
-    return figure.least <= value <= figure.most and not (figure.above and value <= figure.least)
+    return figure.least <= value <= figure.most
 
 
 def refuse(value: object, figure: Figure, place: JsonPlace) -> NoReturn:

@@ -168,17 +168,21 @@ def propose_kpa(history: Sequence[Observation], settings: KpaSettings) -> Decisi
     """As many replicas as the averaged load needs; during a burst and one stable window after it none is taken away."""
     now = history[-1]
     rate = needed_rate("kpa", now, "prefill_tokens_per_s")
-    loads: tuple[Callable[[Observation], float], ...] = (
-        lambda one: one.waiting_prompt_tokens / rate / settings.drain_s,
-        lambda one: one.kv_blocks_used / one.kv_blocks_per_replica / settings.kv_use,
+    amounts: tuple[Callable[[Observation], int], ...] = (
+        lambda one: one.waiting_prompt_tokens,
+        lambda one: one.kv_blocks_used,
     )
+    loads = (rate * settings.drain_s, now.kv_blocks_per_replica * settings.kv_use)
     targets, words = [], []
-    for at, (pool, load) in enumerate(zip(now.pools, loads, strict=True)):
-        samples = [LoadSample(one.time_s, load(one), (one.decodes if at else one.prefills) or 1) for one in history]
-        stable = samples[-1].time_s - settings.stable_window_s
-        average = _mean([one.load for one in samples if one.time_s > stable])
-        bursts = _panics(samples, settings)
-        peak = max((need for at_s, need in bursts if at_s > stable), default=0)
+    for pool, amount, load in zip(now.pools, amounts, loads, strict=True):
+        prefill = pool.role == "prefill"
+        samples = [
+            LoadSample(one.time_s, amount(one), (one.prefills if prefill else one.decodes) or 1) for one in history
+        ]
+        recent = [one.amount for one in samples if now.time_s - one.time_s < settings.stable_window_s]
+        average = sum(recent) / len(recent) / load
+        bursts = _panics(samples, load, settings)
+        peak = max((need for at_s, need in bursts if now.time_s - at_s < settings.stable_window_s), default=0)
         need = max(1, math.ceil(average))
         targets.append(max(need, pool.size, peak) if peak else need)
         what = f"a load of {average:.3g} replicas over {settings.stable_window_s:g} s"
@@ -188,29 +192,25 @@ def propose_kpa(history: Sequence[Observation], settings: KpaSettings) -> Decisi
 
 
 class LoadSample(NamedTuple):
-    """`load`: in replicas that it keeps busy; `replicas`: how many there were."""
+    """`amount`: tokens or blocks, whole so that the sum of a window stays exact; `replicas`: how many there were."""
 
     time_s: float
-    load: float
+    amount: int
     replicas: int
 
 
-def _panics(samples: Sequence[LoadSample], settings: KpaSettings) -> list[tuple[float, int]]:
+def _panics(samples: Sequence[LoadSample], load: float, settings: KpaSettings) -> list[tuple[float, int]]:
     """When the panic window's mean needed a multiple of the replicas there were, and how many it needed."""
-    found, window, total = [], deque[LoadSample](), 0.0
+    found, window, total = [], deque[LoadSample](), 0
     for one in samples:
         window.append(one)
-        total += one.load
-        while window[0].time_s <= one.time_s - settings.panic_window_s:
-            total -= window.popleft().load
-        need = math.ceil(total / len(window))
+        total += one.amount
+        while one.time_s - window[0].time_s >= settings.panic_window_s:
+            total -= window.popleft().amount
+        need = math.ceil(total / len(window) / load)
         if need >= settings.panic_threshold * one.replicas:
             found.append((one.time_s, need))
     return found
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 @dataclass(frozen=True, slots=True)

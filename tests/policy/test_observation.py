@@ -90,7 +90,7 @@ def listed(**members: object) -> dict[str, Any]:
 
 REPLICAS_FROM_0 = "a whole number from 0 to 1,000,000"
 COUNT = "a whole number from 0 to 1,000,000,000,000,000"
-POSITIVE = "a number above 0 and at most 1,000,000,000,000,000"
+POSITIVE = "a number from 0.000001 to 1,000,000,000,000,000"
 MANY_DIGITS = json.dumps(GOOD).replace("20000", "1" + "0" * 5000).encode()  # more than int() takes
 BROKEN: list[tuple[object, str, str]] = [
     (b"", "f.json is empty", "an observation is a JSON object: docs/autoscale.md"),
@@ -151,8 +151,8 @@ BROKEN: list[tuple[object, str, str]] = [
     ),
     (
         changed("bounds.decode", [0.75, 1.5]),
-        "f.json: `bounds.decode` is a list of 2, not a list of two numbers above 0 and at most 1, the lower one first",
-        "give a list of two numbers above 0 and at most 1, the lower one first",
+        "f.json: `bounds.decode` is a list of 2, not a list of two numbers from 0.000001 to 1, the lower one first",
+        "give a list of two numbers from 0.000001 to 1, the lower one first",
     ),
     (
         changed("bounds.prefil", [1, 2]),

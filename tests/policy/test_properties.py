@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import random
 from collections.abc import Iterator
+from typing import Any
 
+from pdctl.errors import UsageError
 from pdctl.policy import POLICIES, DecisionInput, ScalingPolicyName, decide
 from pdctl.policy.constraints import Limits
-from pdctl.policy.observation import Arrival, Observation, ReplicaLoad
+from pdctl.policy.observation import SMALLEST, Arrival, Observation, ReplicaLoad, figures
+from pdctl.replica.states import ReplicaState
 from tests.cases import for_each
 from tests.policy.fleet import fleet, replica
 
@@ -74,6 +78,51 @@ def test_more_backlog_never_lowers_the_number_of_prefills_wanted(name: ScalingPo
             now = dataclasses.replace(history[-1], waiting_prompt_tokens=tokens)
             wanted.append(decisions(name, (*history[:-1], now), None)[0])
         assert wanted == sorted(wanted), (name, history)
+
+
+def extreme(of: type, dice: random.Random) -> Any:
+    """A record of the least and greatest numbers that its members take, or of their defaults."""
+    given: dict[str, Any] = {}
+    for name, figure in figures(of).items():
+        ends = (figure.least, figure.most, min(1, figure.most))
+        if figure.kind in ("whole", "number"):
+            given[name] = dice.choice(ends)
+        elif figure.kind.endswith("range"):
+            given[name] = tuple(sorted((dice.choice(ends), dice.choice(ends))))
+        elif figure.kind == "object" and figure.of is not None:
+            given[name] = extreme(figure.of, dice)
+    return given if of in (Observation, ReplicaLoad) else of(**given)
+
+
+def extreme_observation(dice: random.Random, time_s: float) -> Observation:
+    given = extreme(Observation, dice) | {"time_s": time_s, "arrivals_ahead": (extreme(Arrival, dice),)}
+    counts = [min(given[name], 3) for name in ("prefills", "decodes")]
+    if dice.random() < 0.5:  # as a list, with counters at their ends
+        states = ["prefill"] * counts[0] + ["decode"] * counts[1]
+        listed = [extreme(ReplicaLoad, dice) for _ in states]
+        each = [ReplicaLoad(**one | {"name": str(at), "state": ReplicaState(state)}) for at, (one, state) in
+                enumerate(zip(listed, states, strict=True))]  # fmt: skip
+        given |= {"replicas": tuple(each), "prefills": counts[0], "decodes": counts[1]}
+        given |= {"prefill_tokens_per_s": None, "kv_ingress_tokens_per_s": None}
+    return Observation(**given)
+
+
+@for_each("name", list(ScalingPolicyName))
+def test_no_number_that_is_taken_is_too_large_or_too_small(name: ScalingPolicyName) -> None:
+    """Whatever the members' ends, there is a decision, or a figure is asked for; every number in it is finite."""
+    dice, made = random.Random(name.value), 0
+    for _ in range(300):
+        times = dice.choice(((0.0, SMALLEST / 2, 10.0**15), (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0)))
+        history = tuple(extreme_observation(dice, time_s) for time_s in times)
+        limits = dice.choice((None, extreme(Limits, dice)))
+        given = DecisionInput(history, extreme(POLICIES[name].settings, dice), limits)
+        try:
+            found = decide(name, given)
+        except UsageError:
+            continue
+        made += 1
+        assert all(math.isfinite(one.value) for one in (*found.terms, *found.expected_cost))
+    assert made > 30
 
 
 @for_each("name", list(ScalingPolicyName))
