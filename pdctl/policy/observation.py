@@ -49,7 +49,7 @@ class Figure(NamedTuple):
             "number": f"a number {bounds}",
             "flag": "true or false",
             "text": "a non-empty text",
-            "choice": "a state" if self.of is ReplicaState else "a name",
+            "choice": "a state",
             "range": f"a list of two numbers {bounds}, the lower one first",
             "whole range": f"a list of two whole numbers {bounds}, the lower one first",
             "object": "an object",
