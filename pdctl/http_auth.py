@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.deployment_secret import DeploymentSecret
 from pdctl.errors import UsageError
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     import argparse

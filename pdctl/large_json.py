@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import orjson
 
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Set

@@ -12,7 +12,7 @@ import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 LOOKUP = 10.0  # seconds, unless the caller says otherwise
 MOST = 256  # names being looked up at once; the system may take half a minute for each

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from pdctl.errors import UsageError
-from pdctl.late_pattern import compile_late
+from pdctl.quick_definitions import compile_late
 
 SIZES = {
     "TiB": 1 << 40, "GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10,

@@ -15,7 +15,7 @@ from pdctl.catalogue import (
     transfer_codes,
 )
 from pdctl.errors import UsageError
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.suggestions import similar
 
 if TYPE_CHECKING:

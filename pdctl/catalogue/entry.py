@@ -6,8 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from pdctl.errors import PdctlError
-from pdctl.late_pattern import compile_late
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple, compile_late
 from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:

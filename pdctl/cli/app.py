@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.cli.parameters import read_plain
 from pdctl.errors import UsageError
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

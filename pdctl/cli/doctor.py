@@ -17,7 +17,7 @@ from pdctl.cli.exits import reraise
 from pdctl.cli.parameters import argument, option
 from pdctl.doctor import selection
 from pdctl.errors import ExitCode, NotFoundError, NotProbedError, UsageError
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.render.findings.report_forms import ReportForm
 
 if TYPE_CHECKING:

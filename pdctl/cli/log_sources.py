@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.cli.parameters import option
 from pdctl.errors import UsageError
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.render import term
 from pdctl.render.trace import wording
 

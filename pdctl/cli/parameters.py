@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from pdctl.errors import ExitCode, UsageError
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 LARGEST = 10**9  # of any number that has no bound of its own: more would not fit where it is used
 

@@ -9,7 +9,7 @@ from pdctl.cli.parameters import Parameter, TypedLine, argument, option
 from pdctl.errors import ExitCode, UsageError
 from pdctl.layout.shape import Shape
 from pdctl.layout.workload import Measured, Nic, TrafficGoal
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.render import term
 
 if TYPE_CHECKING:

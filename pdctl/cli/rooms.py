@@ -13,7 +13,7 @@ from pdctl.cli.log_sources import LogReading, Scanning, read_stats
 from pdctl.cli.parameters import argument, option
 from pdctl.errors import ExitCode, UsageError
 from pdctl.logs.window import timezone
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.render import room_list as render
 from pdctl.render import term
 from pdctl.render.term import to_file, visible

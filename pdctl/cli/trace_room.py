@@ -14,9 +14,8 @@ from pdctl.cli.log_sources import LogReading, Scanning, read_stats
 from pdctl.cli.parameters import argument, option
 from pdctl.engines import numerals
 from pdctl.errors import ExitCode, NotFoundError, UsageError
-from pdctl.late_pattern import compile_late
 from pdctl.logs.window import timezone
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple, compile_late
 from pdctl.render import term
 from pdctl.render.term import to_file, visible
 

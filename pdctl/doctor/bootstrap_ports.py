@@ -23,7 +23,7 @@ from pdctl.engines.kinds import router_words
 from pdctl.fleet.address import PORTS, host_and_port
 from pdctl.fleet.bootstrap_probe import Claim
 from pdctl.loopback import is_localhost
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:

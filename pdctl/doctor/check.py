@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import fill, fill_fix
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ from pdctl.doctor.static import (
 )
 from pdctl.errors import ExitCode
 from pdctl.fleet.observations import PAIR
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

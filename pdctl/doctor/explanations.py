@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pdctl.doctor.live.logs import PASSED
 from pdctl.doctor.selection import ORDER
 from pdctl.fleet.observations import PAIR
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

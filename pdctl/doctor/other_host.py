@@ -14,7 +14,7 @@ from pdctl.errors import NotProbedError, UsageError
 from pdctl.fleet import peer_json
 from pdctl.fleet.observations import Elsewhere, Reach
 from pdctl.loopback import is_loopback
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -14,7 +14,7 @@ from pdctl.errors import UsageError
 from pdctl.fleet.address import LAST_PORT, Unanswered, join, parse
 from pdctl.fleet.observations import Endpoint
 from pdctl.manifests import read as manifests
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines.versions import resolve
 from pdctl.errors import UsageError
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pdctl.engines.versions import Span
 from pdctl.errors import UsageError
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals, versions
 from pdctl.engines.versions import V0_5_3, V0_5_5_POST1, Span, Version, spell
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.suggestions import similar
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from pdctl.engines import numerals, versions
 from pdctl.engines.base import Level, Sign, Speaker
 from pdctl.engines.row_matching import adapter, adapters, hints
 from pdctl.engines.versions import V0_5_3, Span, Version, spell
-from pdctl.late_pattern import compile_late
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple, compile_late
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -9,8 +9,8 @@ import ipaddress
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pdctl.named_tuple import NamedTuple
 from pdctl.program import served_command
+from pdctl.quick_definitions import NamedTuple
 
 EMBEDDED = "embedded"
 

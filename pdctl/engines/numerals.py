@@ -7,7 +7,7 @@ already bounded by a pattern of bytes or of [0-9] (a clock's, a line number's) d
 
 from __future__ import annotations
 
-from pdctl.late_pattern import compile_late
+from pdctl.quick_definitions import compile_late
 
 LARGEST = 2**64 - 1  # upper bound of a room, a count and a size
 PORT_DIGITS = 5

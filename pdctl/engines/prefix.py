@@ -12,8 +12,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from pdctl.late_pattern import compile_late
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple, compile_late
 
 COLOUR = compile_late(rb"\x1b\[[0-9;:]{0,32}[A-Za-z]")
 # `prefill-0  │ …` (pdctl), `pdctl-prefill-1  | …` (docker compose)

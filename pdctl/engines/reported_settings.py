@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pdctl.engines import base
 from pdctl.engines.sglang.endpoints import paths
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -19,8 +19,7 @@ from pdctl.engines.prefix import Prefix, cut, spell, split
 from pdctl.engines.routers import router_adapters
 from pdctl.engines.sglang import sglang_adapter
 from pdctl.engines.sglang.logs import life
-from pdctl.late_pattern import compile_late
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple, compile_late
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -14,7 +14,7 @@ from pdctl.engines.base import Level, Phase, Row, Sign, Speaker
 from pdctl.engines.row_matching import Speech, adapters, rows
 from pdctl.engines.versions import V0_5_3, Span, Version
 from pdctl.errors import UsageError
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.suggestions import similar
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from pdctl.errors import UsageError
-from pdctl.late_pattern import compile_late
-from pdctl.named_tuple import NamedTuple
 from pdctl.package_data import data
+from pdctl.quick_definitions import NamedTuple, compile_late
 
 if TYPE_CHECKING:
     from pdctl.package_data import Data

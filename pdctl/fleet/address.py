@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pdctl.errors import limit_reached
 from pdctl.fleet.deadline import SLICE
 from pdctl.loopback import bracketed
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from pdctl.fleet.deadline import Deadline

@@ -17,7 +17,7 @@ from pdctl.fleet.engine_probe import PATHS as INFO_PATHS
 from pdctl.fleet.listeners import is_listening
 from pdctl.fleet.observations import Bootstrap, RankAddress, Reply
 from pdctl.fleet.prober import Prober
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

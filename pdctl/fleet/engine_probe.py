@@ -11,7 +11,7 @@ from pdctl.fleet import http_client, peer_json, prober, prometheus_text
 from pdctl.fleet.deadline import Deadline, map_within
 from pdctl.fleet.observations import ObservedEngine, Reply
 from pdctl.fleet.prober import Prober
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

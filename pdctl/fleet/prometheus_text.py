@@ -7,7 +7,7 @@ from sys import intern
 from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

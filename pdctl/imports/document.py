@@ -16,7 +16,7 @@ from pdctl.imports.instances import instances, one_setting
 from pdctl.imports.placement import GPUS
 from pdctl.log_lines import escaped
 from pdctl.manifests.manifest import pinned
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.topology.model import VERSION
 from pdctl.units import UnitError, parse_size
 

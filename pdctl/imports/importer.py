@@ -18,7 +18,7 @@ from pdctl.manifests import read
 from pdctl.manifests.command_lines import Flags, in_full, parse, program, worker
 from pdctl.manifests.manifest import COMPOSE, SCRIPT, UNREAD_FIX, SaidSetting
 from pdctl.manifests.read import STDIN, text_of
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.topology import resolve
 from pdctl.topology.diagnostic import Code, Diagnostic
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
 from pdctl.imports.found import OF_NODE, PLACEMENT, ROLES, FoundEngine
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -10,7 +10,7 @@ from pdctl.engines.kinds import EMBEDDED, RELEASED
 from pdctl.engines.sglang.endpoints import DEFAULT_BOOTSTRAP_PORT as BOOTSTRAP
 from pdctl.engines.sglang.endpoints import DEFAULT_PORT as HTTP
 from pdctl.imports.found import GPU_LISTS, ROLES
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

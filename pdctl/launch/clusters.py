@@ -13,7 +13,7 @@ from pdctl import user_files
 from pdctl.errors import PdctlError
 from pdctl.launch.run_directory import KNOWN, check_name
 from pdctl.launch.run_directory import load_all as load_runs
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.deployment_secret import ENV, DeploymentSecret
 from pdctl.http_auth import ADMIN_VARIABLE, KEY_VARIABLE, read_key
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -19,7 +19,7 @@ from pdctl.engines.kinds import ENGINES, MODULES, RELEASED
 from pdctl.engines.versions import parse, resolve, spell
 from pdctl.errors import UsageError
 from pdctl.launch.runtime import Obstacle
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

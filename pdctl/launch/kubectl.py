@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pdctl.errors import LaunchError
 from pdctl.manifests.write.objects import COMPONENT
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from heapq import merge
 from typing import TYPE_CHECKING
 
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.user_files import unreadable
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pdctl.errors import LimitError
 from pdctl.fleet import http_client, router_probe
 from pdctl.launch.deployment import ServerRole
 from pdctl.launch.runtime import Told
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

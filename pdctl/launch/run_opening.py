@@ -17,7 +17,7 @@ from pdctl.launch import credentials, deployment_plan, ending_reasons, preflight
 from pdctl.launch.run_directory import RunDir, check_name, home
 from pdctl.launch.run_record import OVER, Process, Run, RunOutcome, State
 from pdctl.layout import instance_plan
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.user_files import expanded
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pdctl.layout.instance_plan import InstancePlan
 from pdctl.layout.ports import Numbers
 from pdctl.layout.shape import PLAIN, Placement, ShapeWords, place
 from pdctl.layout.workload import NO_WORKLOAD, UNMEASURED, Budget, Measured, Nic, TrafficGoal
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,7 +14,7 @@ from pdctl.layout import shape
 from pdctl.layout.feasibility import broken_rules
 from pdctl.layout.shape import PLAIN, Caution, Problem
 from pdctl.layout.workload import NO_DEMAND, Demand
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

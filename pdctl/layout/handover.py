@@ -18,7 +18,7 @@ from pdctl.layout.shape import Caution, Problem, Shape
 from pdctl.layout.transfer_bill import Nics, bill
 from pdctl.layout.workload import ISL, ratio
 from pdctl.loopback import is_loopback
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pdctl.engines.kinds import EMBEDDED
 from pdctl.loopback import bracketed
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from pdctl.layout.gpu_memory import GpuMemory

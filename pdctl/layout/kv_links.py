@@ -5,7 +5,7 @@ from __future__ import annotations
 from pdctl.engines.sglang.behaviour import DECODE_PULLS_FROM_EVERY_STAGE
 from pdctl.engines.versions import NEWEST, Version
 from pdctl.layout.shape import Shape, stage_layers
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 
 class PullTargets(NamedTuple):

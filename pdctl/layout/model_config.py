@@ -9,7 +9,7 @@ from typing import Any
 
 from pdctl import user_files
 from pdctl.errors import UsageError
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 Config = Mapping[str, Any]
 REQUIRED = ("num_hidden_layers", "hidden_size", "vocab_size", "num_attention_heads")

@@ -15,7 +15,7 @@ from pdctl.engines.sglang.endpoints import (
     When,
 )
 from pdctl.engines.versions import NEWEST, Version
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from pdctl.layout.shape import Shape

@@ -15,7 +15,7 @@ from pdctl.errors import UsageError
 from pdctl.layout.feasibility import explain
 from pdctl.layout.serving import Serving
 from pdctl.layout.shape import Caution, Placement, Problem, Shape
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 MEM_FRACTION = 0.85  # assumed where none is given: SGLang derives its own from the GPU
 ISL = 4096  # prompt tokens assumed for the transfer bill where no workload is given

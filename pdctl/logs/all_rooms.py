@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.logs import room_scan, scan
 from pdctl.logs.scan import words_before_room
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.logs.event import Place
 from pdctl.logs.part import open_part
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

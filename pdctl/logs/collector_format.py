@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines import prefix
 from pdctl.engines.prefix import COLOUR
-from pdctl.late_pattern import compile_late
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple, compile_late
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.engines.prefix import COLOUR
-from pdctl.late_pattern import compile_late
 from pdctl.logs.blocks import LineNumbers
 from pdctl.logs.merged_stream import LIMIT, SourceLines, StreamSource, lines_of
 from pdctl.logs.part import open_part
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple, compile_late
 
 if TYPE_CHECKING:
     import re

@@ -13,8 +13,7 @@ from pdctl.engines.base import Level, Row, Speaker
 from pdctl.engines.prefix import SGLANG, Stamp, cut, split, stamp_of
 from pdctl.engines.routers import sglang_router
 from pdctl.engines.row_matching import Said, Speech, speaks_any
-from pdctl.late_pattern import compile_late
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple, compile_late
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -17,7 +17,7 @@ from pdctl.logs.log_sample import LogClocks, LogSample, StartsAndEnds
 from pdctl.logs.room_index import RoomIndex
 from pdctl.logs.scan import find_lines
 from pdctl.logs.search import LogQuery, LogSearch
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -12,7 +12,7 @@ from pdctl import user_files
 from pdctl.errors import UsageError
 from pdctl.logs.part import open_part
 from pdctl.logs.scan import LineHit
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 try:  # where hashlib has it from, which would load OpenSSL too: a quarter of a bare Python
     from _blake2 import blake2b

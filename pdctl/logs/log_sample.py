@@ -13,14 +13,13 @@ from pdctl.engines.prefix import cut, split, stamp_of
 from pdctl.engines.routers.sglang_router import LIST_BYTES as LIST
 from pdctl.engines.routers.sglang_router import opens_list
 from pdctl.engines.row_matching import adapter
-from pdctl.late_pattern import compile_late
 from pdctl.logs import window
 from pdctl.logs.blocks import SIZE, Buffer, LineNumbers
 from pdctl.logs.clock import DAY, Clock, LogTimes, infer_zones, offset_by_entries, undated_since, zone_of_offset
 from pdctl.logs.event import RawLine, rejoined_lists
 from pdctl.logs.part import modified
 from pdctl.logs.scan import ByteSpan, SearchTerm, find_lines, search
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple, compile_late
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

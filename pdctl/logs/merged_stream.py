@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pdctl.errors import NotProbedError
 from pdctl.logs import collector_format
 from pdctl.logs.part import Compression, LogPart, Spool, modified, open_part
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     import mmap

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING
 
 from pdctl.logs.blocks import LINE
 from pdctl.logs.scan import LineHit
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

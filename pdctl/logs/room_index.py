@@ -24,7 +24,7 @@ from pdctl.logs.blocks import SIZE, Buffer, blocks, count_lines
 from pdctl.logs.log_cache import Fingerprint
 from pdctl.logs.part import open_part
 from pdctl.logs.scan import ByteSpan
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

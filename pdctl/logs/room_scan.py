@@ -21,7 +21,7 @@ from pdctl.logs import ripgrep
 from pdctl.logs.blocks import SIZE, Buffer, blocks
 from pdctl.logs.clock import Clock
 from pdctl.logs.part import open_part
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     import datetime as dt

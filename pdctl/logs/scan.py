@@ -12,7 +12,7 @@ from pdctl.errors import UsageError
 from pdctl.logs.blocks import LINE, SIZE, Buffer, LineNumbers, blocks, count_lines, count_newlines
 from pdctl.logs.event import Place, RawLine
 from pdctl.logs.part import open_part
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.logs import log_cache, scan
 from pdctl.logs.scan import LineHit, ScanJob
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from pdctl import user_files
 from pdctl.errors import MissingExtraError, PdctlError, StorageError, UsageError
-from pdctl.late_pattern import compile_late
 from pdctl.logs import collector_format, concatenated_logs
 from pdctl.logs.merged_stream import UNNAMED, StreamSource, first_bytes, split_by_name
 from pdctl.logs.part import Compression, LogPart, Spool, examine, lineless
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple, compile_late
 from pdctl.suggestions import similar
 
 if TYPE_CHECKING:

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines.prefix import split
 from pdctl.errors import UsageError
-from pdctl.late_pattern import compile_late
 from pdctl.logs.blocks import LINE, SIZE, Buffer, LineNumbers, blocks
 from pdctl.logs.event import RawLine
 from pdctl.logs.part import open_part
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple, compile_late
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,7 +10,7 @@ from pdctl.engines.kinds import COMMAND_LINES, RELEASED, RELEASED_ROUTER, ROUTER
 from pdctl.engines.routers import router_flags as routers
 from pdctl.engines.sglang import arguments as sglang
 from pdctl.manifests.manifest import PlacedWord, UnreadCommand
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

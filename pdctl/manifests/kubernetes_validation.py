@@ -14,8 +14,8 @@ from jsonschema import Draft202012Validator
 from pdctl.errors import UsageError
 from pdctl.manifests import kubernetes_rules
 from pdctl.manifests.kubernetes_rules import spelt
-from pdctl.named_tuple import NamedTuple
 from pdctl.package_data import data
+from pdctl.quick_definitions import NamedTuple
 from pdctl.suggestions import similar
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pdctl.engines import numerals
 from pdctl.manifests.manifest import PlacedWord, SaidSetting
 from pdctl.manifests.shell_words import DOUBLE, LITERAL, SUM, RawWord, split
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pdctl.errors import UsageError
-from pdctl.named_tuple import NamedTuple
 from pdctl.policy.blitz import BlitzBounds, propose_blitz
 from pdctl.policy.constraints import Limits, constrain
 from pdctl.policy.decision import Decision, estimate_cost
@@ -35,6 +34,7 @@ from pdctl.policy.reactive import (
     propose_thresholds,
     propose_wva,
 )
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from pdctl.errors import UsageError
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.replica.states import STATES, CountsAs, ReplicaState, Weights
 from pdctl.suggestions import hint
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pdctl.engines import versions
 from pdctl.engines.kinds import RELEASED
 from pdctl.engines.versions import released, spell
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.render.term import as_json, elided, prose, table, visible
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections import Counter
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.render.term import GAP, NARROWEST, cells, fitted, padded, visible
 from pdctl.render.trace import wording
 from pdctl.render.trace.room_json import ascii_json, dumped

@@ -17,7 +17,7 @@ from itertools import zip_longest
 from typing import IO, TYPE_CHECKING
 
 from pdctl.errors import UsageError
-from pdctl.late_pattern import compile_late
+from pdctl.quick_definitions import compile_late
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

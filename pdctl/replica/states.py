@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 
 class ReplicaState(str, Enum):

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from pdctl.errors import PdctlError
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.replica.states import STATES, IngressLock, ReplicaState
 
 if TYPE_CHECKING:

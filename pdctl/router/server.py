@@ -14,7 +14,7 @@ import httptools
 import orjson
 
 from pdctl.http_auth import host_problem
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.router.clients import JSON, PHRASES, SHARE, AcceptLoop, Exchange, PeerShares, error_body
 from pdctl.router.log import Throttled
 from pdctl.router.upstream import Headers, no_delay

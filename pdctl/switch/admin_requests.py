@@ -13,7 +13,7 @@ from pdctl.errors import NotProbedError, PdctlError
 from pdctl.fleet import bootstrap_probe, http_client, peer_json, router_probe
 from pdctl.fleet.canary_probe import queues
 from pdctl.fleet.observations import Endpoint
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.switch.switch_order import PREFILL
 
 if TYPE_CHECKING:

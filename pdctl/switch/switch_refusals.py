@@ -11,7 +11,7 @@ from pdctl.fleet.address import host_and_port
 from pdctl.fleet.engine_probe import probe_engines
 from pdctl.fleet.observations import Endpoint
 from pdctl.fleet.router_probe import probe_router
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.shell_quoting import pasteable
 from pdctl.switch.switch_order import PREFILL, ROLES, other
 

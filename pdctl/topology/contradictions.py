@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.engines.kinds import EMBEDDED, ENGINES, PREFILL_ONLY, ROUTERS
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.suggestions import hint, nearest
 from pdctl.topology import owned_flags
 from pdctl.topology.diagnostic import Code, Diagnostic, listing, places, shown

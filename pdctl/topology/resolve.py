@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from pdctl import package_data, program, user_files
 from pdctl.errors import TopologyError
-from pdctl.late_pattern import compile_late
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple, compile_late
 from pdctl.suggestions import nearest
 from pdctl.topology.build import build, complete
 from pdctl.topology.checked_values import ValueReader, Values

@@ -10,8 +10,7 @@ import re
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from pdctl.late_pattern import compile_late
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple, compile_late
 from pdctl.topology.diagnostic import Code
 
 if TYPE_CHECKING:

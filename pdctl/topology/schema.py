@@ -6,7 +6,7 @@ Reading, did-you-mean, defaults, `pdctl topology schema` and docs/topology.md al
 from __future__ import annotations
 
 from pdctl.engines.kinds import EMBEDDED, ENGINES, ROUTER_ALIASES, ROUTERS
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.topology.model import VERSION
 
 LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"  # a DNS label: pool and run names become host and pod names

@@ -19,8 +19,7 @@ from yaml.events import (
 )
 from yaml.reader import ReaderError
 
-from pdctl.late_pattern import compile_late
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple, compile_late
 from pdctl.topology.diagnostic import Code, ProblemReport, shown
 from pdctl.topology.model import SourceSpan
 

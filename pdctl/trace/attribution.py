@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pdctl.engines import numerals
 from pdctl.engines.base import Phase, Sign
 from pdctl.engines.row_matching import adapter
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.trace.observed_deployment import HostPort, parse_address, sent_address
 from pdctl.trace.room_events import Conclusion, first_failure, is_answer, seconds_waited, shows_page_list, shows_request
 

@@ -12,7 +12,7 @@ from pdctl.engines.base import Level, Phase, Sign
 from pdctl.engines.sglang.behaviour import FAKE_HOST
 from pdctl.logs.event import Event
 from pdctl.logs.log_sample import is_ordered_end
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.trace.observed_deployment import HostPort, parse_address
 from pdctl.trace.room_events import first_failure, is_answer, is_failure, shows_page_list
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pdctl.engines import numerals
 from pdctl.engines.base import Sign
 from pdctl.engines.row_matching import adapter
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.trace.room_events import (
     GENERATES,
     PATIENCE,

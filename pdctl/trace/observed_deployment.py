@@ -10,9 +10,8 @@ from urllib.parse import urlsplit
 from pdctl.engines import numerals
 from pdctl.engines.base import Sign
 from pdctl.engines.row_matching import adapter
-from pdctl.late_pattern import compile_late
 from pdctl.loopback import is_localhost, is_loopback
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple, compile_late
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -8,8 +8,7 @@ from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import fill, fill_fix
 from pdctl.engines import numerals
 from pdctl.engines.base import Sign
-from pdctl.late_pattern import compile_late
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple, compile_late
 from pdctl.shell_quoting import pasteable
 from pdctl.trace.case import (
     CRASH,

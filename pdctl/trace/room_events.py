@@ -11,7 +11,7 @@ from pdctl.engines import numerals
 from pdctl.engines.base import Phase, Sign
 from pdctl.engines.pdctl.own_adapters import PREFIX
 from pdctl.logs import scan
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.trace.room import MissingEvidence
 
 if TYPE_CHECKING:

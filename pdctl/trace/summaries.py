@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pdctl.engines.base import Level, Sign
 from pdctl.errors import NotFoundError
 from pdctl.logs.event import Event, Place
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.trace.attribution import attribute
 from pdctl.trace.case import Case
 from pdctl.trace.causes import bootstrap_lookups, client_requests

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines import message_details, numerals
 from pdctl.engines.base import Phase, Sign
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.trace.room import ClockOffset, Duration, LongestGap
 from pdctl.trace.room_events import seconds_waited
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.trace.attribution import Attribution, attribute
 from pdctl.trace.case import Case, SurroundingLines, warm_up
 from pdctl.trace.joins import NO_ATTEMPT, Joins, RequestCounts, cut_answers, joinable_rooms

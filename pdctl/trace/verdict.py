@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pdctl.engines import message_details, numerals
 from pdctl.engines.base import Level, Phase, Sign
 from pdctl.engines.row_matching import adapter
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.trace.case import NEAR
 from pdctl.trace.causes import (
     bootstrap_lookups,

@@ -37,8 +37,8 @@ ALLOWED = {
     "checkpoints": {"engine"},
 }  # fmt: skip
 GROUND = {
-    "errors", "late_pattern", "lifeline", "deployment_secret", "http_auth", "large_json", "log_lines", "loopback",
-    "name_lookup", "named_tuple", "open_files", "package_data", "program", "shell_quoting", "suggestions",
+    "errors", "lifeline", "deployment_secret", "http_auth", "large_json", "log_lines", "loopback",
+    "name_lookup", "open_files", "package_data", "program", "quick_definitions", "shell_quoting", "suggestions",
     "thread_death", "units", "user_files", "__init__",
 }  # fmt: skip
 HEAVY = {

@@ -19,7 +19,7 @@ from pdctl.engines.sglang import behaviour
 from pdctl.engines.sglang.agreement import SETTINGS, Setting, breaks, common_page_size, setting
 from pdctl.engines.sglang.behaviour import KV_DTYPE_COMPARED_BY_WORD
 from pdctl.fleet import peer_json
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence

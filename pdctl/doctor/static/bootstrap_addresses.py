@@ -15,7 +15,7 @@ from pdctl.engines.sglang.behaviour import WILDCARD_REGISTERS_ITSELF
 from pdctl.fleet.address import host_and_port
 from pdctl.loopback import bracketed, is_loopback
 from pdctl.manifests.manifest import COMPOSE, SCRIPT
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:

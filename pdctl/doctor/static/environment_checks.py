@@ -12,7 +12,7 @@ from pdctl.engines.environment import lint
 from pdctl.engines.kinds import EMBEDDED, MINI_LB_FLAG, router_kind
 from pdctl.engines.sglang import behaviour
 from pdctl.engines.versions import NEWEST, Span
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pdctl.engines.kinds import EMBEDDED
 from pdctl.engines.sglang import agreement
 from pdctl.engines.sglang.agreement import ENGINES_OWN
 from pdctl.engines.sglang.behaviour import KV_DTYPE_COMPARED_BY_WORD
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pdctl.engine.config.layer_kinds import SWITCHED, Mixture, layer_windows, mixture, sparse_layers
 from pdctl.errors import PdctlError
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -21,7 +21,7 @@ from pdctl.engine.drill import fault_points, rehearsed_mistakes
 from pdctl.engines.kinds import EMBEDDED
 from pdctl.errors import UsageError
 from pdctl.layout.feasibility import broken_rules, nearest
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence

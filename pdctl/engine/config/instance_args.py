@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pdctl.engine.drill import rehearsed_mistakes
 from pdctl.layout.shape import RankPlace, Shape, place
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 DEFAULT_BOOTSTRAP_PORT = 8998
 FAKE_BOOTSTRAP_HOST = "2.2.2.2"  # sglang: both ends of a request with this host use the fake sender and receiver

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engine.drill import modelled_link
 from pdctl.engine.drill.rehearsed_mistakes import MARK
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable

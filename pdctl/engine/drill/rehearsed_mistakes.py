@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engine.drill import modelled_link
 from pdctl.engine.drill.modelled_link import ModelledLink
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

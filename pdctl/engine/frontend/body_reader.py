@@ -31,7 +31,7 @@ from pdctl.large_json import (
     after_space,
     has_more_commas,
 )
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

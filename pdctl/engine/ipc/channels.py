@@ -31,7 +31,7 @@ from pdctl.engine.ipc.messages import Codec, FrameError
 from pdctl.errors import NotReadyError, UsageError
 from pdctl.layout.ports import PortBlock
 from pdctl.name_lookup import look_up
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     import asyncio

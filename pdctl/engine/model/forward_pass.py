@@ -29,7 +29,7 @@ import torch.nn.functional as F
 
 from pdctl.engine.config.layer_kinds import FULL
 from pdctl.engine.model.linear import sigmoid
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

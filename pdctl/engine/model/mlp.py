@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from pdctl.engine.model.linear import make_linear, padded, sigmoid
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

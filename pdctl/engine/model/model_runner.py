@@ -27,7 +27,7 @@ from pdctl.engine.model.mlp import Experts, GatedMlp
 from pdctl.engine.model.parallel import Gathering
 from pdctl.engine.model.weights import Checkpoint, Shard
 from pdctl.layout.shape import stage_layers
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

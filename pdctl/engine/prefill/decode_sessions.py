@@ -28,7 +28,7 @@ from pdctl.engine.kv_link.room_state import FailureCode
 from pdctl.engine.transfer.checksum import Region
 from pdctl.engine.transfer.transport import Cut, Op, OpState, TransferError, require_pages
 from pdctl.layout.kv_links import piece, speaks
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -45,7 +45,7 @@ from pdctl.engine.ipc.messages import (
 from pdctl.engine.model.forward_pass import Share
 from pdctl.engine.scheduler.role import live_rooms
 from pdctl.engine.scheduler.schedule_batch import IDLE, Batch, Outcome, Pass, compute, conclude, prepare, run
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from pdctl.engine.model.model_runner import Sampled

@@ -28,7 +28,7 @@ from pdctl.engine.kvcache.kv_pool import Backup
 from pdctl.engine.model.forward_pass import ForwardBatch, SeqSlice
 from pdctl.engine.model.model_runner import Sampled, SamplingRow, sample
 from pdctl.engine.scheduler.resources import log_step
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

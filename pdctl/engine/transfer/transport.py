@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from pdctl.engine.kvcache.pool_geometry import Layout
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pdctl.engine.drill import fault_points
 from pdctl.engine.transfer.transport import Op, OpState, TransferError, TransportWrapper, require_pairs
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.thread_death import ThreadEndedError, in_words
 
 if TYPE_CHECKING:

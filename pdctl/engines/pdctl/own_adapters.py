@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pdctl.engines.base import Adapter, Level, Row, Speaker
 from pdctl.engines.pdctl import engine_lines, router_lines
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 _ROOM = r"room=(?P<room>\d+) "
 _SHAPES = (

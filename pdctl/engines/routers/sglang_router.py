@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines.base import Level, Phase, Row, Sign, Speaker
 from pdctl.engines.prefix import cut
-from pdctl.late_pattern import compile_late
+from pdctl.quick_definitions import compile_late
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

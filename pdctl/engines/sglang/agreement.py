@@ -12,7 +12,7 @@ from enum import Enum
 from pdctl.engines import versions
 from pdctl.engines.sglang.endpoints import shape_keys
 from pdctl.engines.versions import V0_5_3, V0_5_3_POST3, V0_5_8, V0_5_9, V0_5_10, V0_5_17, V0_5_20, Span, Version
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 ENGINES_OWN = "left to the engine"
 USUAL_PAGE = 64  # the default of sglang 0.5.3 to 0.5.23 for FlashMLA and TRT-LLM MLA

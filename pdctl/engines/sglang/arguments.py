@@ -24,7 +24,7 @@ from pdctl.engines.versions import (
     span_of,
     spell,
 )
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.suggestions import similar
 
 if TYPE_CHECKING:

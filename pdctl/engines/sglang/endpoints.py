@@ -23,7 +23,7 @@ from pdctl.engines.versions import (
     Span,
     Version,
 )
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 
 class Route(NamedTuple):

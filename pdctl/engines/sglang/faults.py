@@ -26,7 +26,7 @@ from pdctl.engines.versions import (
     Version,
     spell,
 )
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

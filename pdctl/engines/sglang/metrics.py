@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pdctl.engines import versions
 from pdctl.engines.versions import Span, Version
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 GAUGE, COUNTER, HISTOGRAM = "gauge", "counter", "histogram"
 

@@ -15,7 +15,7 @@ from pdctl.layout.hosts import Site
 from pdctl.layout.planner import plan_topology
 from pdctl.loopback import is_loopback
 from pdctl.name_lookup import look_up
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from pdctl.engines.kinds import EMBEDDED
 from pdctl.errors import UsageError
 from pdctl.manifests.write.objects import BOOTSTRAP_PORT, Object, labels, metadata
-from pdctl.named_tuple import NamedTuple
 from pdctl.program import portable
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

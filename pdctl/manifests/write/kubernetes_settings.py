@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pdctl.engines.kinds import ROUTERS
 from pdctl.errors import UsageError
 from pdctl.manifests.manifest import pinned
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.topology.checked_values import defaults
 from pdctl.topology.schema import KUBERNETES
 

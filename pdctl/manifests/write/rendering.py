@@ -13,7 +13,7 @@ from pdctl.manifests import kubernetes_validation
 from pdctl.manifests.write import flavours, router_objects
 from pdctl.manifests.write.flavours import group
 from pdctl.manifests.write.kubernetes_settings import settings
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,7 +13,7 @@ from pdctl.doctor import check_run
 from pdctl.doctor.check import CheckStatus
 from pdctl.doctor.selection import failing
 from pdctl.errors import ExitCode
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.render.trace.room_json import dumped
 
 if TYPE_CHECKING:

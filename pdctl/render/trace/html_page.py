@@ -9,8 +9,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from pdctl import __version__
-from pdctl.named_tuple import NamedTuple
 from pdctl.package_data import data
+from pdctl.quick_definitions import NamedTuple
 from pdctl.render.term import visible
 from pdctl.render.trace import wording
 from pdctl.render.trace.steps import ORDER, StepRow, collapsed, gap_name, gap_row, lanes, named

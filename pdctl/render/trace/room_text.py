@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.render.term import cells, fitted, padded, prose, table, wrapped
 from pdctl.render.trace import wording
 from pdctl.render.trace.steps import Lanes, collapsed, gap_name, gap_row, named

@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from pdctl.late_pattern import compile_late
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple, compile_late
 from pdctl.render.term import NARROWEST, cells, fitted, padded, spans
 from pdctl.render.trace import wording
 from pdctl.render.trace.wording import COARSE

@@ -10,7 +10,7 @@ from math import floor
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.render.term import elided, visible
 from pdctl.trace.room import HOW_IT_ENDED, RoomOutcome
 

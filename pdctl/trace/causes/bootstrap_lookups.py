@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines import message_details, numerals
 from pdctl.engines.base import Sign
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.shell_quoting import pasteable
 from pdctl.trace.case import Case, CauseFinding, Proof
 from pdctl.trace.observed_deployment import (

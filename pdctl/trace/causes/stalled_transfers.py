@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines import message_details
 from pdctl.engines.base import Phase, Sign
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 from pdctl.trace.case import MISSES, NEAR, Case, CauseFinding, Proof, misses
 from pdctl.trace.room_events import seconds_waited
 from pdctl.trace.timeline import transfer_measured

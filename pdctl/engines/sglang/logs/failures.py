@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pdctl.engines.base import Level, Phase, Row, Sign, Speaker
 from pdctl.engines.versions import V0_5_6, V0_5_10, V0_5_11, V0_5_13, V0_5_16, V0_5_17, V0_5_20, V0_5_22, V0_5_23, Span
-from pdctl.named_tuple import NamedTuple
+from pdctl.quick_definitions import NamedTuple
 
 
 class Head(NamedTuple):

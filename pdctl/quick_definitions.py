@@ -1,18 +1,22 @@
-"""NamedTuple as in `typing`, defined in a seventh of the time: a command defines a hundred at each start.
+"""Named tuples and regular expressions that cost next to nothing to define: a command defines hundreds at each start.
 
 `typing.NamedTuple` compiles each annotation and evaluates each constructor, and makes five functions anew for every
 class. Here annotations stay text, methods are inherited, and all constructors of as many fields share one code.
+
+Compiling a pattern takes as long as matching a thousand lines, and one question meets a few of the three hundred that
+a command loads. Here each is compiled when it is first used.
 """
 
 from __future__ import annotations
 
+import re
 from collections import _tuplegetter  # type: ignore[attr-defined] # what reads a field of collections.namedtuple
 from functools import lru_cache
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, AnyStr, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 
 class _Values(tuple[Any, ...]):
@@ -79,3 +83,27 @@ if TYPE_CHECKING:
     from typing import NamedTuple as NamedTuple  # noqa: TID251
 else:
     NamedTuple = type.__new__(_Definition, "NamedTuple", (), {})
+
+
+_MEMBERS = frozenset(
+    {"match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer"}
+    | {"pattern", "flags", "groups", "groupindex"}
+)
+
+
+class _LatePattern:
+    def __init__(self, compiled: Callable[[], object]) -> None:
+        self._compiled = compiled
+
+    def __getattr__(self, name: str) -> object:
+        """Compile, and keep the compiled pattern's own methods, so that later uses cost what its own cost."""
+        if name not in _MEMBERS:
+            raise AttributeError(f"a pattern has no {name}")
+        compiled = self._compiled()
+        vars(self).update({each: getattr(compiled, each) for each in _MEMBERS})
+        return vars(self)[name]
+
+
+def compile_late(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
+    """What `re.compile` returns, but for `Match.re`, which is the compiled pattern, and the functions of `re`."""
+    return cast("re.Pattern[AnyStr]", _LatePattern(lambda: re.compile(pattern, flags)))
