@@ -171,7 +171,7 @@ def test_no_text_names_a_release_that_neither_a_table_nor_a_reading_stands_for(e
 
 @for_each(("code", "words"), READ_THERE, ids=[f"{code}-{words[:24]}" for code, words in READ_THERE])
 def test_a_reading_stands_for_a_text_that_is_there(code: str, words: str) -> None:
-    entry = book.find(code)
+    entry = book.find_entry(code)
     assert any(words in text for text in (entry.explain, entry.versions, entry.fix)), words
 
 

@@ -208,12 +208,12 @@ def test_a_bad_metadata_row_on_one_decode_rank(
         prefill, senders = both.prefill, announced(both, ranks)
         for rank, sender in enumerate(senders):
             sender.send(np.array([5, 6], dtype=np.int32), True, row if rank == victim else MetadataRow(3, 9).encode())
+        prefill.until(senders, KVPoll.SUCCESS)  # all is sent, before a decode that gives up could call it off
         ranks.failed()
         assert ranks.told == [("context_corruption", f"Decode transfer failed: {why}")] * RANKS
         lines = [record.getMessage() for record in caplog.records]
         said = [line for line in lines if line.startswith("Context corruption")]
         assert said == [f"Context corruption detected: Request r (bootstrap_room=3) {why}"]
-        prefill.until(senders, KVPoll.SUCCESS)
 
 
 @pytest.mark.parametrize("victim", range(RANKS))
