@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from pdctl.doctor.live.running_engines import SKEW
 from pdctl.fleet.bootstrap_probe import Claim, probe_bootstraps
 from pdctl.fleet.canary_probe import Side, extras, matrix, queues
 from pdctl.fleet.engine_probe import probe_engines
@@ -52,7 +53,9 @@ def test_engines(live: Live) -> None:
         assert [reply.status for reply in engine.replies] == [200] * 6
         assert engine.loads[0]["num_running_reqs"] == 0
         assert engine.metrics["sglang:max_total_num_tokens"] > 0
-        assert engine.clock_offset == 0.0
+        # One machine, one clock; but a server with too little CPU sends a Date that is older than a second.
+        assert engine.clock_offset is not None
+        assert abs(engine.clock_offset) <= SKEW
 
 
 def test_bootstrap_servers_and_their_ranks(live: Live) -> None:
