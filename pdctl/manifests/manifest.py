@@ -63,7 +63,8 @@ class Container(NamedTuple):
     """`argv`: command and args together, with the text of `sh -c` parsed. `shell`: a shell expands its variables.
 
     `env_open`: envFrom or a script's environment may define more than `env` shows. `resources`: the limits.
-    `secrets`: variables set from a key of a Secret, as `secret/key`.
+    `secrets`: variables set from a key of a Secret, as `secret/key`. `host`: where a script starts it, "" on the
+    script's own host, None if that cannot be told.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Container(NamedTuple):
     secrets: tuple[SaidSetting, ...] = ()
     mounts: tuple[Mount, ...] = ()
     ports: tuple[SaidSetting, ...] = ()  # declared containerPorts: name ("" without one) and number
+    host: str | None = ""
 
 
 class ManifestPod(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from types import MappingProxyType
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pdctl import user_files
 from pdctl.errors import UsageError
+from pdctl.loopback import is_loopback
 from pdctl.manifests import shell
 from pdctl.manifests.command_lines import in_docker_run, program, unread_commands
 from pdctl.manifests.manifest import (
@@ -25,10 +27,14 @@ from pdctl.manifests.manifest import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from pdctl.manifests.manifest import PlacedWord
+
 LARGEST = 8 << 20  # bytes; a rendered chart has a few hundred KiB, a larger file is a mistake (a log, a checkpoint)
 STDIN = "-"
 TOPOLOGY, MANIFEST = "topology", "manifest"
 NESTED = 2  # maximum depth of shells inside shells
+SSH_VALUED = re.compile(r"-[46AaCfGgKkMNnqsTtVvXxYy]*[BbcDEeFIiJLlmOoPpQRSWw]")  # its value is the next word
+SPREADING = ("srun", "mpirun", "mpiexec", "pdsh", "pssh", "clush", "parallel", "kubectl")  # choose hosts by themselves
 QUOTING = ("echo", "printf", "pkill", "pgrep", "grep", "trap")  # they name a command line without starting it
 
 
@@ -113,6 +119,7 @@ def _script(text: str, name: str, known: Mapping[str, str]) -> list[ManifestPod]
             env=command.env,
             shell=True,
             env_open=True,
+            host=command.host,
         )
         for command in _started(text, 1, known)
     ]
@@ -125,12 +132,29 @@ def _started(text: str, first: int, known: Mapping[str, str], depth: int = 0) ->
     """The commands that start a server, including those in a text passed to `bash -c` or `ssh`."""
     for command in shell.commands(text, first, known):
         started = in_docker_run(command.words)
-        if program(started):
-            yield command._replace(words=started)
+        found = program(started)
+        if found is not None:
+            yield command._replace(words=started, host=_host(found.head))
             continue
-        for word in command.words[1:] if depth < NESTED and command.words[0].text not in QUOTING else ():
-            if " -m " in word.text:
-                yield from _started(word.text, word.line - word.text.count("\n"), {}, depth + 1)
+        for at, word in enumerate(command.words) if depth < NESTED and command.words[0].text not in QUOTING else ():
+            if at and " -m " in word.text:
+                outer = _host(command.words[:at])
+                for inner in _started(word.text, word.line - word.text.count("\n"), {}, depth + 1):
+                    yield inner if inner.host != "" else inner._replace(host=outer)
+
+
+def _host(head: Sequence[PlacedWord]) -> str | None:
+    """The host on which a command with these words in front is executed, as in Container."""
+    names = [word.text.rpartition("/")[2] for word in head]
+    if "ssh" not in names:
+        return None if any(name in SPREADING for name in names) else ""
+    said = [word.text for word in head[len(names) - names[::-1].index("ssh") :]]
+    while said and said[0].startswith("-"):
+        said = said[2 if SSH_VALUED.fullmatch(said[0]) else 1 :]
+    host = said[0].removeprefix("ssh://").rpartition("@")[2] if said else ""
+    if not host or "$" in host:
+        return None
+    return "" if is_loopback(host) else host
 
 
 def text_of(path: str) -> str:

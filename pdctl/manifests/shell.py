@@ -200,10 +200,14 @@ def sequence(text: str) -> list[str] | None:
 
 
 class ShellCommand(NamedTuple):
-    """A simple command. `env`: the variables that the text has exported before, and those in front of the command."""
+    """A simple command. `env`: the variables that the text has exported before, and those in front of the command.
+
+    `host`: where it is executed, as in Container.
+    """
 
     words: tuple[PlacedWord, ...]
     env: tuple[SaidSetting, ...]
+    host: str | None = ""
 
 
 def commands(text: str, first: int = 1, known: Mapping[str, str] | None = None) -> Iterator[ShellCommand]:

@@ -195,7 +195,7 @@ def _rust(engine: Server, observed: str, evidence: list[str]) -> Finding:
 def loopback(servers: Servers) -> Iterator[Finding]:
     """A router's loopback URL works only for engines on its own host or in its own pod, and decodes there too."""
     for router in servers.routers:
-        elsewhere = [one for one in servers.engines if one.network != router.network]
+        elsewhere = [one for one in servers.engines if one.network != router.network and _is_placed(one, router)]
         for role, listed in (("prefill", router.prefills), ("decode", router.decodes)):
             for each in listed:
                 host, port = host_and_port(each.url)
@@ -204,6 +204,11 @@ def loopback(servers: Servers) -> Iterator[Finding]:
                 found = engines_behind(servers, each.url, router.network)
                 name = found[0].name if found else f"the {role}s"
                 yield finding("PD208", name, each.url, "a routable address", [each.evidence], port=port or "PORT")
+
+
+def _is_placed(engine: Server, router: RouterLine) -> bool:
+    """Whether it is known on which hosts both run."""
+    return all(one.container is None or one.container.host is not None for one in (engine, router))
 
 
 def wildcard(servers: Servers) -> Iterator[Finding]:

@@ -168,7 +168,12 @@ def engines_behind(found: Servers, url: str, network: str) -> tuple[Server, ...]
     named = ORDINAL.fullmatch(host.partition(".")[0])
     if named is not None:
         return tuple(one for one in found.sides if one.name.replace("/", "-") == named[1])
-    return tuple(one for one in found.engines if host and one.flags.text("host") == host and one.port == port)
+    return tuple(one for one in found.engines if host and host in _hosts(one) and one.port == port)
+
+
+def _hosts(engine: Server) -> tuple[str | None, ...]:
+    """The names of its host that are written: the address it listens on, and the host a script starts it on."""
+    return (engine.flags.text("host"), engine.container.host if engine.container is not None else None)
 
 
 def _is_set(pod: ManifestPod | None) -> bool:
@@ -208,7 +213,7 @@ def _engine(name: str, pod: ManifestPod, container: Container, started: ServerPr
         version=version,
         flags=flags,
         env=env,
-        network=_network(pod),
+        network=_network(pod, container),
         count=1 if pod.replicas is None else pod.replicas,
         pod=pod,
         container=container,
@@ -223,7 +228,7 @@ def _deployed_router(name: str, pod: ManifestPod, container: Container, started:
         flags=flags,
         prefills=tuple(worker(flag) for flag in flags.all("prefill")),
         decodes=tuple(worker(flag) for flag in flags.all("decode")),
-        network=_network(pod),
+        network=_network(pod, container),
         pod=pod,
         container=container,
     )
@@ -244,8 +249,15 @@ def _deployed_env(pod: ManifestPod, container: Container) -> dict[str, WrittenSe
     return {said.name: WrittenSetting(said.name, said.value, pod.at(said.line)) for said in container.env}
 
 
-def _network(pod: ManifestPod) -> str:
-    """A key for what a pod shares ports with. Pods of one template differ by name; a compose file is one host."""
+def _network(pod: ManifestPod, container: Container) -> str:
+    """A key for what a pod shares ports with. Pods of one template differ by name; a compose file is one host.
+
+    A script's commands share its host, except those that it starts on another one.
+    """
+    if container.host is None:
+        return f"{pod.file}#{[each is container for each in pod.containers].index(True)}"
+    if container.host:
+        return f"{pod.file}#{container.host}"
     if pod.kind == COMPOSE and pod.host_network:
         return f"{pod.file}#host"
     return f"{pod.file}#{pod.line}#{pod.name}"

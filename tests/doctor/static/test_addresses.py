@@ -6,7 +6,20 @@ from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Facts
 from tests.cases import for_each
 from tests.doctor.fixtures.static_bootstrap import DISCOVERS
-from tests.doctor.written import ENGINE, LAUNCH_ROUTER, PREFILL, doubt, embedded, found, pair, pods, script, topology
+from tests.doctor.written import (
+    DECODE,
+    ENGINE,
+    LAUNCH_ROUTER,
+    PREFILL,
+    ROUTER,
+    doubt,
+    embedded,
+    found,
+    pair,
+    pods,
+    script,
+    topology,
+)
 
 
 @for_each(
@@ -133,3 +146,33 @@ def test_ports_of_a_plan_meet_where_a_topology_cannot_see_it() -> None:
     assert {each.observed for each in told} <= {str(port.port) for one in facts.plan.instances for port in one.ports}
     assert told[0].evidence[0].startswith("plan: ")
     assert not found(topology("roles.prefill.dp=2", "roles.decode.dp=2", "targets.local.gpus=none"), "PD218")
+
+
+REMOTE = (
+    ("ssh 10.0.0.1", "ssh 10.0.0.2"),
+    ("ssh -p 22 -o User=a me@10.0.0.1", "ssh -tp 22 me@10.0.0.2"),
+    ("ssh $FIRST", "ssh $SECOND"),
+    ("srun -w n1", "srun -w n2"),
+    ("ssh 10.0.0.1", "env A=1"),
+)
+
+
+@for_each(("first", "second"), REMOTE)
+def test_two_hosts_of_a_script_may_have_one_port(first: str, second: str) -> None:
+    decode = f"{ENGINE} {DECODE} --port 30000"
+    assert not found(script(f"{first} {ENGINE} {PREFILL}", f"{second} {decode}"), "PD218")
+    assert not found(script(f"{first} '{ENGINE} {PREFILL}'", f"{second} bash -c '{decode}'"), "PD218")
+
+
+def test_one_host_of_a_script_has_each_port_once() -> None:
+    engines = (f"ssh 10.0.0.1 {ENGINE} {PREFILL}", f"ssh me@10.0.0.1 '{ENGINE} {DECODE} --port 30000'")
+    (one,) = found(script(*engines), "PD218")
+    assert one.instance == "decode:30000"
+    router = f"{LAUNCH_ROUTER} --prefill http://10.0.0.1:30000 9000 --decode http://10.0.0.2:30001"
+    (wrong,) = found(script(engines[0], f"ssh 10.0.0.2 {ENGINE} {DECODE}", router), "PD202")
+    assert (wrong.observed, wrong.expected) == ("9000", "8998")
+
+
+def test_a_launcher_that_chooses_hosts_is_no_other_host() -> None:
+    router = f"{LAUNCH_ROUTER} {ROUTER}"
+    assert not found(script(f"srun {ENGINE} {PREFILL}", f"srun {ENGINE} {DECODE}", router), "PD208")
