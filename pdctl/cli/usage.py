@@ -68,11 +68,18 @@ class Param(Protocol):
     def type(self) -> ParamKind: ...
 
 
+class ClickParser(Protocol):
+    def parse_args(self, args: list[str]) -> tuple[object, list[str], object]:
+        """The values, the words left over, and the order of the parameters."""
+        ...
+
+
 class ClickCommand(Protocol):
     help: str | None
 
     @property
     def params(self) -> Sequence[Param]: ...
+    def make_parser(self, ctx: Any) -> ClickParser: ...  # noqa: ANN401 - click's context
 
 
 def prepare(words: Sequence[str]) -> Callable[[], int]:
@@ -199,8 +206,8 @@ def error_of(refused: Exception, root: ClickCommand, argv: Sequence[str]) -> Usa
         return _no_option(path, command, option)
     if option is not None:
         return _option_alone(command, option, told)
-    if hasattr(refused, "param_type") and param is not None:
-        return UsageError(f"{path} needs {_name(param)}", _completed(path, command, param, argv))
+    if hasattr(refused, "param_type") and param is not None and context is not None:
+        return UsageError(f"{path} needs {_name(param)}", _completed(path, command, param, context, argv))
     if param is not None:
         return _no_value(param, getattr(refused, "message", told))
     if _below(command) and (word := QUOTED.search(told)):
@@ -244,6 +251,8 @@ def _no_option(path: str, command: ClickCommand, option: str) -> UsageError:
         return UsageError(f"{path} takes files, not a command line", fix)
     if option in ("--version", "-V"):
         return UsageError(f"{path} has no option `{option}`", "pdctl --version")
+    if path == "pdctl trace-room" and option[1:2].isdigit():
+        return UsageError(f"`{option}…` is not a room: no room is negative", "`pdctl rooms` lists them")
     tail = f"--{option.lstrip('-').partition('-')[2]}"  # `--prefill-tp`: the prefill's option is plain `--tp`
     near = tail if option.startswith("--prefill-") and tail in forms else _similar_word(option, forms)
     fix = f"did you mean `{forms[near]}`?" if near else _help(path)
@@ -311,17 +320,32 @@ def _example(path: str, command: ClickCommand) -> str:
     return found or _help(path)
 
 
-def _completed(path: str, command: ClickCommand, param: Param, argv: Sequence[str]) -> str:
-    """What was typed, with what it lacks; the example if nothing but the verb was typed."""
+class _Typed(str):
+    """A word of the command line, which `is` no equal word elsewhere on it."""
+
+    __slots__ = ()
+
+
+def _completed(path: str, command: ClickCommand, param: Param, context: object, argv: Sequence[str]) -> str:
+    """What was typed, with what it lacks; the example if nothing but the verb was typed.
+
+    Surplus words are left out, or taken for the value that is missing: `role-switch prefill-1 decode`.
+    """
     verb = path.split()[1:]
-    if list(argv[: len(verb)]) != verb or len(argv) == len(verb):
+    typed = [_Typed(word) for word in argv[len(verb) :]]
+    if list(argv[: len(verb)]) != verb or not typed:
         return _example(path, command)
-    rest = [pasteable(word) for word in argv[len(verb) :]]
+    surplus = command.make_parser(context).parse_args([*typed])[1]
+    rest = [pasteable(word) for word in typed if not any(word is each for each in surplus)]
+    if not rest and not set(surplus).intersection(_choices(param)):
+        return _example(path, command)
     if param.param_type_name == "argument":
         return " ".join([path, _name(param), *rest])
     words = _example(path, command).split()
     at = words.index(param.opts[0]) if param.opts[0] in words else len(words)
-    return " ".join([path, *rest, param.opts[0], *(words[at + 1 : at + 2] or [_metavar(param)])])
+    meant = next((word for word in surplus if word in _choices(param)), None)
+    value = [meant] if meant else words[at + 1 : at + 2] or [_metavar(param)]
+    return " ".join([path, *rest, param.opts[0], *value])
 
 
 def _help(path: str) -> str:

@@ -137,6 +137,18 @@ def test_it_says_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
         ("role-switch decode-7", "pdctl role-switch decode-7 --to decode"),
         ("role-switch --to prefill", "pdctl role-switch INSTANCE --to prefill"),
         ("role-switch", "pdctl role-switch prefill-1 --to decode"),
+        ("role-switch prefill-1 decode", "pdctl role-switch prefill-1 --to decode"),
+        ("role-switch decode-0 prefill --run m1", "pdctl role-switch decode-0 --run m1 --to prefill"),
+        ("role-switch decode --run decode decode", "pdctl role-switch decode --run decode --to decode"),
+        ("role-switch prefill-1 decod", "pdctl role-switch prefill-1 --to decode"),
+        ("autoscale explain nosuch", "pdctl autoscale explain --policy blitz --observation fleet.json"),
+        (
+            "autoscale explain nosuch --policy kpa",
+            "pdctl autoscale explain --policy kpa --observation fleet.json",
+        ),
+        ("autoscale explain kpa --observation a.json", "pdctl autoscale explain --observation a.json --policy kpa"),
+        ("trace-room -5", "`pdctl rooms` lists them"),
+        ("trace-room -12 logs/", "`pdctl rooms` lists them"),
     ],
 )
 def test_the_fix_of_an_incomplete_command_keeps_what_was_typed(
