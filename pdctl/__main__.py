@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # built in; `signal` costs a third of what `--version` takes
+
+# Until the verb runs, Ctrl-C ends this process as it ends any other, without a traceback of half an import.
+if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # a caller may have it ignored
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+
 import os
 import sys
 
@@ -47,6 +53,8 @@ def main() -> None:
     if argv[:1] == ["-m"]:  # how a one-file build starts its own modules
         from pdctl.program import run_module
 
+        if _signal.getsignal(_signal.SIGINT) == _signal.SIG_DFL:  # as `python -m` starts them
+            _signal.signal(_signal.SIGINT, _signal.default_int_handler)
         run_module(argv)
         return
     if "_PDCTL_COMPLETE" in os.environ:
@@ -54,11 +62,6 @@ def main() -> None:
 
         complete()
         return
-    import signal  # late: it costs a third of what `--version` takes
-
-    # Until the verb runs, Ctrl-C ends this process as it ends any other, without a traceback of half an import.
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a caller may have it ignored
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
     import gc
 
     gc.disable()  # imports make no garbage; collecting while they run costs half of a bare start-up

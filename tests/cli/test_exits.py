@@ -153,6 +153,24 @@ def test_an_interrupt_while_importing_leaves_no_traceback() -> None:
     assert (process.returncode, error) == (-signal.SIGINT, "")
 
 
+@for_each("words", [["plan", "1p1d"], ["--version"], ["--help"]])
+def test_an_interrupt_between_the_import_of_the_entry_and_its_call_leaves_no_traceback(words: list[str]) -> None:
+    """As of the console script that pip writes: it imports `main`, and calls it a few lines later."""
+    script = "import os, signal, sys; from pdctl.__main__ import main; os.kill(os.getpid(), signal.SIGINT); main()"
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_a_module_that_a_one_file_build_starts_has_the_handler_of_python() -> None:
+    script = "import signal, sys; sys.argv[1:] = ['-m', 'pdctl.units']; from pdctl.__main__ import main; main(); " + (
+        "print(signal.getsignal(signal.SIGINT).__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "default_int_handler\n"), done.stderr
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="signal masks are read from /proc")
 def test_an_interrupt_of_a_running_verb_leaves_no_traceback() -> None:
     with subprocess.Popen(
