@@ -443,9 +443,11 @@ def said(value: object) -> str:
         return f"a list of {len(value)}"
     if isinstance(value, dict):
         return "an object"
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "infinite"
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    if isinstance(value, float) and math.isinf(value):  # Infinity, 1e400, or thousands of digits
+        return "a number above 1.79e308" if value > 0 else "a number below -1.79e308"
+    if isinstance(value, float):  # as written: 2.0 is not the whole number 2
+        return "NaN" if math.isnan(value) else repr(value)
+    return f"{value:,}"
 
 
 def shown(text: str) -> str:

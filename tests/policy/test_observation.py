@@ -108,6 +108,7 @@ BROKEN: list[tuple[object, str, str]] = [
         f"add it: decode replicas, those that load included, {REPLICAS_FROM_0}",
     ),
     (changed("prefills", -1), f"f.json: `prefills` is -1, not {REPLICAS_FROM_0}", f"give {REPLICAS_FROM_0}"),
+    (changed("prefills", 2.0), f"f.json: `prefills` is 2.0, not {REPLICAS_FROM_0}", f"give {REPLICAS_FROM_0}"),
     (changed("prefills", True), f"f.json: `prefills` is true, not {REPLICAS_FROM_0}", f"give {REPLICAS_FROM_0}"),
     (changed("prefills", 2.5), f"f.json: `prefills` is 2.5, not {REPLICAS_FROM_0}", f"give {REPLICAS_FROM_0}"),
     (changed("decodes", "2"), f"f.json: `decodes` is the text '2', not {REPLICAS_FROM_0}", f"give {REPLICAS_FROM_0}"),
@@ -117,7 +118,7 @@ BROKEN: list[tuple[object, str, str]] = [
         f"f.json: `waiting_prompt_tokens` is 10,000,000,000,000,000, not {COUNT}",
         f"give {COUNT}",
     ),
-    (MANY_DIGITS, f"f.json: `kv_blocks_used` is infinite, not {COUNT}", f"give {COUNT}"),
+    (MANY_DIGITS, f"f.json: `kv_blocks_used` is a number above 1.79e308, not {COUNT}", f"give {COUNT}"),
     (changed("kv_blocks_used", float("nan")), f"f.json: `kv_blocks_used` is NaN, not {COUNT}", f"give {COUNT}"),
     (
         changed("block_tokens", 0),
@@ -131,7 +132,7 @@ BROKEN: list[tuple[object, str, str]] = [
     ),
     (
         changed("kv_ingress_tokens_per_s", float("inf")),
-        f"f.json: `kv_ingress_tokens_per_s` is infinite, not {POSITIVE}",
+        f"f.json: `kv_ingress_tokens_per_s` is a number above 1.79e308, not {POSITIVE}",
         f"give {POSITIVE}",
     ),
     (

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import math
 import random
 from collections.abc import Iterator
 from typing import Any
 
 from pdctl.errors import UsageError
-from pdctl.policy import POLICIES, DecisionInput, ScalingPolicyName, decide
+from pdctl.policy import POLICIES, DecisionInput, ScalingPolicyName, decide, read_input
 from pdctl.policy.constraints import Limits
-from pdctl.policy.observation import SMALLEST, Arrival, Observation, ReplicaLoad, figures
+from pdctl.policy.observation import REQUIRED, SMALLEST, Arrival, Observation, ReplicaLoad, figures
 from pdctl.replica.states import ReplicaState
 from tests.cases import for_each
 from tests.policy.fleet import fleet, replica
@@ -123,6 +124,68 @@ def test_no_number_that_is_taken_is_too_large_or_too_small(name: ScalingPolicyNa
         made += 1
         assert all(math.isfinite(one.value) for one in (*found.terms, *found.expected_cost))
     assert made > 30
+
+
+TINY_AND_HUGE = (0, 1, 2.0, 1e-9, 1e-320, 5e-324, 2.2e-308, -1e-320, 0.5, 1e14 + 0.5, 10**15, 10**16, 1e308, 10**400)
+
+
+def hostile_json(of: type, dice: random.Random) -> dict[str, Any]:
+    """A record as JSON: most numbers at an end of what their members take, a few far outside; some left out."""
+    given: dict[str, Any] = {}
+    needed = {field.name for field in dataclasses.fields(of) if field.default is REQUIRED}
+    for name, figure in figures(of).items():
+        if name not in needed and dice.random() < 0.3:
+            continue
+        numbers = [figure.least, int(figure.most), min(1, figure.most)]
+        if dice.random() < 0.01:
+            numbers = list(TINY_AND_HUGE)
+        if figure.kind in ("whole", "number"):
+            given[name] = dice.choice(numbers)
+        elif figure.kind.endswith("range"):
+            given[name] = sorted(dice.choices(numbers, k=2))
+        elif figure.kind == "object" and figure.of is not None:
+            given[name] = hostile_json(figure.of, dice)
+        elif figure.of is Arrival:
+            given[name] = [hostile_json(Arrival, dice) for _ in range(3)]
+    return given
+
+
+def hostile_file(name: ScalingPolicyName, dice: random.Random) -> bytes:
+    history = [hostile_json(Observation, dice) | {"time_s": float(at)} for at in range(dice.randint(1, 6))]
+    for one in history:  # else most are refused, as a part must not be above its total
+        one["kv_blocks_used_on_prefill"] = dice.choice((0, one["kv_blocks_used"]))
+        one.pop("pending_prefills", None)
+        one.pop("pending_decodes", None)
+        if dice.random() < 0.5:
+            states = dice.choices(("prefill", "decode", "loadingprefill", "failed"), k=3)
+            one["replicas"] = [
+                hostile_json(ReplicaLoad, dice) | {"name": str(at), "state": state} for at, state in enumerate(states)
+            ]
+            one["prefills"], one["decodes"] = sum("prefill" in state for state in states), states.count("decode")
+    settings = POLICIES[name].settings
+    beside = "bounds" if name is ScalingPolicyName.BLITZ else "settings"
+    members = {**history.pop(), "history": history, beside: hostile_json(settings, dice)}
+    if dice.random() < 0.5:
+        members["limits"] = hostile_json(Limits, dice)
+    return json.dumps(members).encode()
+
+
+@for_each("name", list(ScalingPolicyName))
+def test_a_file_of_any_numbers_gets_a_decision_in_finite_numbers_or_a_clear_error(name: ScalingPolicyName) -> None:
+    dice, made, refused = random.Random(f"files of {name.value}"), 0, 0
+    for _ in range(200):
+        data = hostile_file(name, dice)
+        try:
+            found = decide(name, read_input(data, "f.json", name))
+        except UsageError:
+            refused += 1
+            continue
+        made += 1
+        text = json.dumps(found.document(), allow_nan=False)  # raises at a number that is not finite
+        assert " inf" not in text.lower(), (text, data)
+        assert " nan" not in text.lower(), (text, data)
+    assert made > 20, (made, refused)
+    assert refused > 20, (made, refused)
 
 
 @for_each("name", list(ScalingPolicyName))
