@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import combinations
+from itertools import combinations, count
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, finding
-from pdctl.doctor.static.server_sources import engines_behind, service_of, written
+from pdctl.doctor.static.server_sources import engines_behind, service_of, written, written_hosts
 from pdctl.engines.kinds import router_kind
 from pdctl.engines.sglang.behaviour import WILDCARD_REGISTERS_ITSELF
 from pdctl.fleet.address import host_and_port
@@ -59,13 +60,20 @@ def claims(servers: Servers) -> tuple[ListedPort, ...]:
     for router in servers.routers:
         for listed in filter(lambda each: each.clear, router.prefills):
             engines = engines_behind(servers, listed.url, router.network)
-            found.append(ListedPort(router, listed, engines[0] if engines else None))
+            prefills = tuple(one for one in engines if one.role == "prefill") or engines
+            found.append(ListedPort(router, listed, prefills[0] if prefills else None))
     return tuple(found)
+
+
+def _settled(servers: Servers) -> tuple[ListedPort, ...]:
+    """The claims without those about a bootstrap port that another prefill has: PD204 says what both need."""
+    moved = [each.moved.engine for each in port_collisions(servers) if each.code == "PD204"]
+    return tuple(claim for claim in claims(servers) if not any(claim.engine is one for one in moved))
 
 
 def null_ports(servers: Servers) -> Iterator[Finding]:
     """PD201: a null is replaced by the decode's own port, which is wrong unless it happens to be the prefill's."""
-    for claim in claims(servers):
+    for claim in _settled(servers):
         if claim.listed.port is None and not _lucky(servers, claim):
             dialled = sorted({_dialled(servers, claim, one.bootstrap_port) for one in servers.of("decode")})
             observed = " or ".join(dialled) or "the decode's own bootstrap port"
@@ -100,7 +108,7 @@ def _dialled(servers: Servers, claim: ListedPort, port: int | None) -> str:
 
 
 def lucky(servers: Servers) -> Iterator[Finding]:
-    for claim in claims(servers):
+    for claim in _settled(servers):
         if claim.listed.port is None and _lucky(servers, claim):
             evidence = [claim.listed.evidence, *_flag(claim.engine)]
             yield finding("PD207", claim.name, "null", str(claim.true), evidence, url=claim.listed.url, port=claim.true)
@@ -153,7 +161,7 @@ def swapped(servers: Servers) -> Iterator[Finding]:
 
 def _differing(servers: Servers) -> Iterator[ListedPort]:
     """Claims with a wrong port, except for engines with the Rust server, which PD219 judges."""
-    for claim in claims(servers):
+    for claim in _settled(servers):
         known = claim.engine is not None and claim.true is not None and not claim.engine.on(RUST)
         if known and claim.listed.port not in (None, claim.true):
             yield claim
@@ -365,31 +373,80 @@ class WantedPort(NamedTuple):
     place: str
 
 
-def collisions(servers: Servers, code: str) -> Iterator[Finding]:
-    """Ports given to two engines of one pod or script. The layout finds those of a plan (see arithmetic.py).
+class PortCollision(NamedTuple):
+    """Two that want one port. `moved`: the later one, which should take the port `free` instead."""
 
-    Only the fixed ports: the blocks that SGLang derives from them are checked by the plan.
+    kept: WantedPort
+    moved: WantedPort
+    free: int
+
+    @property
+    def code(self) -> str:
+        return "PD204" if self.kept.kind == self.moved.kind == "bootstrap" else "PD218"
+
+
+@lru_cache(maxsize=2)
+def port_collisions(servers: Servers) -> tuple[PortCollision, ...]:
+    """Ports given to two engines of one pod or host. The layout finds those of a plan (see arithmetic.py).
+
+    Only the fixed ports: the blocks that SGLang derives from them are checked by the plan. Each port that should move
+    has one free port, which no other is given.
     """
     if servers.manifest is None:
-        return
-    for one, other in combinations([each for engine in servers.engines for each in _bound(engine)], 2):
-        both_bootstrap = one.kind == other.kind == "bootstrap"
+        return ()
+    wanted = [each for engine in servers.engines for each in _bound(engine)]
+    found: list[PortCollision] = []
+    free: dict[tuple[int, str], int] = {}
+    for one, other in combinations(wanted, 2):
         if one.engine.network != other.engine.network or one.port != other.port:
             continue
         if one.engine is not other.engine and _are_two_addresses(one.engine, other.engine):
             continue
-        if both_bootstrap is (code == "PD204"):
-            free = one.port + 1 if both_bootstrap else max(one.engine.port or 0, other.engine.port or 0, one.port) + 1
-            flag = "--port" if other.kind == "http" else "--disaggregation-bootstrap-port"
-            evidence = [one.place, other.place]
-            name = one.engine.name if one.engine is not other.engine else f"its own {one.kind} port"
-            values: dict[str, object] = {
-                "other": name,
-                "port": free,
-                "fix": f"start {pasteable(other.engine.name)} with {flag} {free}",
-            }
-            expected = f"a port of its own, such as {free}"
-            yield finding(code, other.engine.name, str(one.port), expected, evidence, None, **values)
+        key = id(other.engine), other.kind
+        if key not in free:
+            used = {each.port for each in wanted if each.engine.network == other.engine.network} | {*free.values()}
+            both = one.kind == other.kind == "bootstrap"
+            least = one.port if both else max(one.engine.port or 0, other.engine.port or 0, one.port)
+            dialled = (port for port in _dialled_for(servers, other) if port not in used)
+            free[key] = next(dialled, None) or next(port for port in count(least + 1) if port not in used)
+        found.append(PortCollision(one, other, free[key]))
+    firsts = {(each.code, id(each.moved.engine), each.moved.kind): each for each in reversed(found)}
+    return tuple(each for each in found if each in firsts.values())
+
+
+def _dialled_for(servers: Servers, wanted: WantedPort) -> Iterator[int]:
+    """The ports by which routers call an engine's HTTP or bootstrap port, or would if it listened there."""
+    for router in servers.routers:
+        for each in router.prefills if wanted.engine.role == "prefill" else router.decodes:
+            host, port = host_and_port(each.url)
+            here = is_loopback(host) and router.network == wanted.engine.network
+            dialled = port if wanted.kind == "http" else each.port if port == wanted.engine.port else None
+            if (here or host in written_hosts(wanted.engine)) and dialled is not None:
+                yield dialled
+
+
+def collisions(servers: Servers, code: str) -> Iterator[Finding]:
+    for each in port_collisions(servers):
+        if each.code != code:
+            continue
+        kept, moved = each.kept, each.moved
+        flag = "--port" if moved.kind == "http" else "--disaggregation-bootstrap-port"
+        name = kept.engine.name if kept.engine is not moved.engine else f"its own {kept.kind} port"
+        fix = f"start {pasteable(moved.engine.name)} with {flag} {each.free}"
+        if moved.kind == "bootstrap":
+            fix += _and_the_router(servers, each)
+        expected = f"a port of its own, such as {each.free}"
+        evidence = [kept.place, moved.place]
+        made = finding(code, moved.engine.name, str(kept.port), expected, evidence, other=name, port=each.free, fix=fix)
+        yield replace(made, fix=fix)
+
+
+def _and_the_router(servers: Servers, each: PortCollision) -> str:
+    """What the router has to be told when a bootstrap port moves; "" if it says so already or lists no such engine."""
+    for claim in claims(servers):
+        if claim.engine is each.moved.engine and claim.listed.port != each.free:
+            return f", and the router with --prefill {pasteable(claim.listed.url)} {each.free}"
+    return ""
 
 
 def _are_two_addresses(one: Server, other: Server) -> bool:

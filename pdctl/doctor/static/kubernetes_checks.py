@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, finding, names
+from pdctl.doctor.static.bootstrap_addresses import port_collisions
 from pdctl.doctor.static.server_sources import engines_behind, service_of, templates, written
 from pdctl.engines.kinds import RELEASED_ROUTER, ROUTERS
 from pdctl.engines.sglang.endpoints import DEFAULT_BOOTSTRAP_PORT as BOOTSTRAP
@@ -357,6 +358,7 @@ def _ports(container: Container) -> tuple[int, ...]:
 def unpublished(servers: Servers) -> Verdict:
     """PD223: a router calls an engine on a port on which its Service, or the engine itself, does not listen."""
     found = []
+    contested = [each for met in port_collisions(servers) for each in (met.kept.engine, met.moved.engine)]
     for router in servers.routers:
         for role, listed in (("prefill", router.prefills), ("decode", router.decodes)):
             for each in listed:
@@ -364,7 +366,8 @@ def unpublished(servers: Servers) -> Verdict:
                 if port is None or "$" in each.url:
                     continue
                 beside = [one for one in servers.engines if one.network == router.network and one.role == role]
-                near = tuple(beside) if len(beside) >= len(listed) else ()
+                unsure = any(one is other for one in beside for other in contested)  # PD218 moves one of them
+                near = tuple(beside) if len(beside) >= len(listed) and not unsure else ()
                 problem = _unpublished(servers, router, each, host, port, near)
                 if problem is not None:
                     found.append(problem)

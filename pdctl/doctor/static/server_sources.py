@@ -168,12 +168,13 @@ def engines_behind(found: Servers, url: str, network: str) -> tuple[Server, ...]
     named = ORDINAL.fullmatch(host.partition(".")[0])
     if named is not None:
         return tuple(one for one in found.sides if one.name.replace("/", "-") == named[1])
-    return tuple(one for one in found.engines if host and host in _hosts(one) and one.port == port)
+    return tuple(one for one in found.engines if host in written_hosts(one) and one.port == port)
 
 
-def _hosts(engine: Server) -> tuple[str | None, ...]:
+def written_hosts(engine: Server) -> tuple[str, ...]:
     """The names of its host that are written: the address it listens on, and the host a script starts it on."""
-    return (engine.flags.text("host"), engine.container.host if engine.container is not None else None)
+    names = (engine.flags.text("host"), engine.container.host if engine.container is not None else None)
+    return tuple(name for name in names if name)
 
 
 def _is_set(pod: ManifestPod | None) -> bool:

@@ -180,7 +180,10 @@ def roles(servers: Servers) -> Iterator[Finding]:
     for router in servers.routers:
         for role, listed in (("prefill", router.prefills), ("decode", router.decodes)):
             for each in listed:
-                for engine in engines_behind(servers, each.url, router.network):
+                behind = engines_behind(servers, each.url, router.network)
+                if any(engine.role == role for engine in behind):
+                    continue  # two are told to listen there, which PD218 says
+                for engine in behind:
                     mode = engine.flags.find("disaggregation-mode")
                     if engine.role and engine.role != role and mode is not None:
                         evidence = [each.evidence, mode.evidence]

@@ -125,16 +125,17 @@ def test_a_wildcard_is_a_door_where_the_network_is_shared(facts: Facts, severiti
 def test_ports_of_one_script_meet() -> None:
     facts = script(f"{ENGINE} {PREFILL}", f"{ENGINE} {PREFILL} --port 8998", f"{ENGINE} {PREFILL} --port 30000")
     assert {(each.instance, each.observed, each.fix.split(" with ")[1]) for each in found(facts, "PD218")} == {
-        ("prefill:8998", "8998", "--port 30001"),
+        ("prefill:8998", "8998", "--port 30002"),
         ("prefill:8998", "8998", "--disaggregation-bootstrap-port 8999"),
-        ("prefill:30000", "8998", "--disaggregation-bootstrap-port 30001"),
+        ("prefill:30000", "8998", "--disaggregation-bootstrap-port 9000"),
         ("prefill:30000", "30000", "--port 30001"),
     }
     facts = script(*(f"{ENGINE} {PREFILL} --port {port}" for port in (30000, 30010, 30020)))
     assert [each.headline for each in found(facts, "PD204")] == [
-        "bootstrap port 8998 of one host is given to prefill:30010 and prefill:30020, and to prefill:30000",
-        "bootstrap port 8998 of one host is given to prefill:30020, and to prefill:30010",
+        "bootstrap port 8998 of one host is given to prefill:30010, and to prefill:30000",
+        "bootstrap port 8998 of one host is given to prefill:30020, and to prefill:30000",
     ]
+    assert [each.fix.rpartition(" ")[2] for each in found(facts, "PD204")] == ["8999", "9000"]
 
 
 def test_ports_of_a_plan_meet_where_a_topology_cannot_see_it() -> None:
@@ -176,3 +177,29 @@ def test_one_host_of_a_script_has_each_port_once() -> None:
 def test_a_launcher_that_chooses_hosts_is_no_other_host() -> None:
     router = f"{LAUNCH_ROUTER} {ROUTER}"
     assert not found(script(f"srun {ENGINE} {PREFILL}", f"srun {ENGINE} {DECODE}", router), "PD208")
+
+
+def test_a_port_given_twice_has_one_fix() -> None:
+    """The decode's port is a typing error: neither the router's addresses nor the roles behind them are wrong."""
+    prefills = (f"{ENGINE} {PREFILL}", f"{ENGINE} {PREFILL} --port 30001")
+    router = "--prefill http://127.0.0.1:30000 --prefill http://127.0.0.1:30001 --decode http://127.0.0.1:30002"
+    facts = script(*prefills, f"{ENGINE} {DECODE}", f"{LAUNCH_ROUTER} {router} --port 8000")
+    assert [each.fix for each in found(facts, "PD218")] == ["start decode:30001 with --port 30002"]
+    assert not found(facts, "PD223")
+    assert not found(facts, "PD301")
+    (bootstrap,) = found(facts, "PD204")
+    assert bootstrap.fix == (
+        "start prefill:30001 with --disaggregation-bootstrap-port 8999, "
+        "and the router with --prefill http://127.0.0.1:30001 8999"
+    )
+    assert [each.instance for each in found(facts, "PD207")] == ["prefill:30000"]
+    assert not found(facts, "PD201")
+
+
+def test_a_bootstrap_port_that_the_router_knows_already_is_the_one_to_take() -> None:
+    prefills = (f"{ENGINE} {PREFILL}", f"{ENGINE} {PREFILL} --port 30001")
+    router = "--prefill http://127.0.0.1:30000 8998 --prefill http://127.0.0.1:30001 9100"
+    facts = script(*prefills, f"{LAUNCH_ROUTER} {router} --port 8000")
+    (one,) = found(facts, "PD204")
+    assert one.fix == "start prefill:30001 with --disaggregation-bootstrap-port 9100"
+    assert not found(facts, "PD202")
