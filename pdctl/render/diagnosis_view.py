@@ -128,8 +128,10 @@ def _death(each: Death, found: Diagnosis, term: Term, places: Places, zone: dt.t
     took = []
     if each.rooms:
         took.append(f"{_count(len(each.rooms), 'room')} ({_some(each.rooms)}){_retried(each)}")
-    if each.running:
-        took.append(f"{_count(each.running, 'running request')} by its last batch line")
+    unnamed = (each.running or 0) - len(each.rooms)  # the rooms may be among the requests that ran
+    if unnamed > 0:
+        what = _count(unnamed, "more running request" if each.rooms else "running request")
+        took.append(f"{'at least ' if each.rooms else ''}{what} by its last batch line")
     lines = [term.style(line, "red", "bold") for line in prose(term, term.symbol("✗", "x"), head)]
     lines += prose(term, "  code:", f"{each.code} {each.slug}: {each.headline}", "dim")
     along = " and ".join(took) or _spared(found)

@@ -65,7 +65,8 @@ class Death(NamedTuple):
     since, at: epoch seconds between which it died: its last sign of life, and the line that proves its death; equal
     where its own log or its launcher tells. rooms: those that failed or hung because of it;
     retried: how many of them the router tried again, and answered.
-    running: requests counted by its last batch line, None without one. untold: what no log can say about its end.
+    running: requests counted by its last batch line and not ended by a later line, its rooms among them; None without
+    such a line. untold: what no log can say about its end.
     """
 
     instance: str

@@ -82,7 +82,7 @@ def diagnose(library: Library) -> Diagnosis:
     served = AnsweredRequests()
     lines = tuple(_first_and_last(served.passing(library.said(_wanted))))
     gone = list(proven_deaths(library, tracer.deployment, [event for event in lines if shows_death(event.row)]))
-    died, others = _deaths(gone, lines, traced)
+    died, others = _deaths(gone, lines, traced, library)
     findings = _findings(others)
     known = {one.code for one in died} | {one.code for one in findings}
     findings += [one for one in misrouted(tracer.deployment) if one.code not in known]
@@ -167,7 +167,7 @@ def _clocks(rooms: Iterable[Room]) -> tuple[ClockOffset, ...]:
 
 
 def _deaths(
-    gone: Sequence[ProvenDeath], lines: Sequence[Event], traced: Sequence[Room]
+    gone: Sequence[ProvenDeath], lines: Sequence[Event], traced: Sequence[Room], library: Library
 ) -> tuple[list[Death], list[Room]]:
     """The deaths with the rooms that each broke, and the rooms that broke for another reason."""
     taken: dict[int, list[Room]] = {at: [] for at in range(len(gone))}
@@ -178,7 +178,8 @@ def _deaths(
             left.append(room)
         else:
             taken[owner].append(room)
-    told = [reported_death(each, taken[at], requests_running(each.death, lines)) for at, each in enumerate(gone)]
+    running = [requests_running(each.death, lines, library) for each in gone]
+    told = [reported_death(each, taken[at], running[at]) for at, each in enumerate(gone)]
     return sorted(told, key=lambda one: one.at), left
 
 

@@ -8,6 +8,7 @@ from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import fill, fill_fix
 from pdctl.engines import numerals
 from pdctl.engines.base import Sign
+from pdctl.logs.window import UNLIMITED
 from pdctl.quick_definitions import NamedTuple, compile_late
 from pdctl.shell_quoting import pasteable
 from pdctl.trace.case import (
@@ -25,8 +26,10 @@ from pdctl.trace.case import (
 from pdctl.trace.causes.dead_processes import fix_of_death, unknown_of_death
 from pdctl.trace.causes.pairing import COMPARED
 from pdctl.trace.deployment_report import Death
+from pdctl.trace.joins import requests_taken
 from pdctl.trace.observed_deployment import mixed_logs
 from pdctl.trace.room import Evidence
+from pdctl.trace.room_events import counts_as_answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -217,11 +220,23 @@ def as_evidence(event: Event, says: str) -> Evidence:
     return Evidence(event.instance, event.place.path, event.place.line, event.text.strip()[:SAID], says)
 
 
-def requests_running(death: DeathProof, lines: Iterable[Event]) -> int | None:
-    """The number of running requests in the last batch line right before the death; None without such a line."""
-    name, last = death.instance.name, None
+def requests_running(death: DeathProof, lines: Iterable[Event], library: Library) -> int | None:
+    """Requests that its last batch line before the death counts and that no later line ends; None without such a line.
+
+    Where an engine does not log each request, an answer may be that of any request: then it counts as an end.
+    """
+    one, last = death.instance, None
     for event in lines:
         near = event.t is not None and death.since - NEAR <= event.t <= death.since
-        if near and event.instance == name and event.proves(Sign.RUNNING):
+        if near and event.instance == one.name and event.proves(Sign.RUNNING):
             last = event
-    return numerals.whole(last.values.get("running")) if last is not None else None
+    counted = numerals.whole(last.values.get("running")) if last is not None else None
+    if last is None or last.t is None or not counted:
+        return counted
+    around = library.context(last.t, death.since, UNLIMITED)
+    own = [event for event in around if event.instance == one.name]
+    later = own[next((at + 1 for at, event in enumerate(own) if event.place == last.place), len(own)) :]
+    came = {event.rid for event in later if event.proves(Sign.REQUEST_ARRIVED)}
+    ended = {event.rid for event in later if event.proves(Sign.REQUEST_FINISHED, Sign.REQUEST_CUT)} - came
+    answered = sum(map(counts_as_answer, later)) - sum(map(requests_taken, later))
+    return max(0, counted - max(len(ended), 0 if one.logs_every_request else answered))

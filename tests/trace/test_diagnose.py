@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gzip
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,6 +15,8 @@ from pdctl.engines.prefix import COLOUR
 from pdctl.errors import ExitCode
 from pdctl.logs.library import Library
 from pdctl.logs.source import open_logs
+from pdctl.render.diagnosis_view import show
+from pdctl.render.term import Term
 from pdctl.trace import proven_deaths
 from pdctl.trace.deployment_report import SourceKind
 from pdctl.trace.diagnose import diagnose
@@ -21,7 +25,7 @@ from pdctl.trace.summaries import ListNotes, room_summaries
 from pdctl.trace.tracer import Tracer
 from tests.cases import for_each
 from tests.trace import pasted
-from tests.trace.engines import at, engine
+from tests.trace.engines import at, engine, finished, received, rid
 from tests.trace.recordings import SCENARIOS, diagnosis, library, logs, tracer, truth
 
 if TYPE_CHECKING:
@@ -500,3 +504,49 @@ def test_of_a_process_whose_launcher_is_not_known_both_places_are_named() -> Non
     assert "dmesg" in death.fix
     assert "kubectl describe pod" in death.fix
     assert death.untold[0].what.startswith("what ended decode0")
+
+
+RAN = (
+    f"{at(30)} Decode batch, #running-req: 1, #token: 71, token usage: 0.02, pre-allocated usage: 0.00, "
+    "#prealloc-req: 0, #transfer-req: 0, #retracted-req: 0, cpu graph: False, gen throughput (token/s): 72.13, "
+    "#queue-req: 0, "
+)
+ROOM, NEXT = 7179054193972827371, 7179054193972827372
+ANSWER = f'{at(31)} INFO:     127.0.0.1:1 - "POST /generate HTTP/1.1" 200 OK'
+
+
+@pytest.mark.parametrize(
+    ("more", "since", "running"),
+    [
+        ("", (), 1),
+        (", log_requests=True", (finished(31, ROOM, rid(ROOM)),), 0),
+        (", log_requests=True", (received(31, NEXT, rid(NEXT)), ANSWER, finished(31, NEXT, rid(NEXT))), 1),
+        ("", (ANSWER,), 0),
+        ("", (f"{at(31)} Using regular tokenizer for 1 inputs", ANSWER), 1),
+    ],
+)
+def test_what_ended_between_the_last_batch_line_and_the_death_did_not_die_with_it(
+    tmp_path: Path, more: str, since: Sequence[str], running: int
+) -> None:
+    path = tmp_path / "decode-0.log"
+    end = f"{at(32)} pdctl: decode-0 generation 1 {KILLED}"
+    path.write_text("\n".join([*engine("decode", 30002, 8999, RAN, *since, more=more)[:-1], end]) + "\n")
+    (death,) = diagnose(library([str(path)])).deaths
+    assert death.running == running
+
+
+def test_a_room_that_died_while_it_ran_is_told_once() -> None:
+    found = diagnosis("1p1d-decode-killed-debug-sgl058")
+    (death,) = found.deaths
+    assert (len(death.rooms), death.running) == (1, 1)
+    assert _took_along(found) == f"1 room ({death.rooms[0]})"
+    three = found._replace(deaths=(death._replace(running=3),))
+    also = "and at least 2 more running requests by its last batch line"
+    assert _took_along(three) == f"1 room ({death.rooms[0]}) {also}"
+
+
+def _took_along(found: Diagnosis) -> str:
+    written = io.StringIO()
+    show(found, Term(written), dt.timezone.utc)
+    (line,) = [line for line in written.getvalue().splitlines() if "took along:" in line]
+    return line.partition(": ")[2]
