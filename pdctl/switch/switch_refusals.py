@@ -133,7 +133,7 @@ def refusals(order: SwitchOrder, fleet: Fleet) -> tuple[SwitchRefusal, ...]:
         return (SwitchRefusal(f"{target.name}: {reason}", f"curl -sS {pasteable(target.url)}/server_info"),)
     if target.role not in ROLES:
         return (SwitchRefusal(f"{target.name} serves alone (disaggregation_mode {target.role}): it has no role", ""),)
-    found = (*_routers(order, fleet), *_able(target), *_peers(order, fleet), *_bootstrap(order, fleet))
+    found = (*_routers(order, fleet), *_able(order, target), *_peers(order, fleet), *_bootstrap(order, fleet))
     return (*found, *_cache(order, fleet), *_graphs(order, fleet)) if target.role != order.to else found
 
 
@@ -148,13 +148,22 @@ def _routers(order: SwitchOrder, fleet: Fleet) -> Iterator[SwitchRefusal]:
             yield SwitchRefusal(f"{where}: {reason}", "use pdctl's own router, smg or sglang-router")
 
 
-def _able(target: Member) -> Iterator[SwitchRefusal]:
+def _able(order: SwitchOrder, target: Member) -> Iterator[SwitchRefusal]:
     info, name = target.engine.info, target.name
+    flag = f"--{FLAG.replace('_', '-')}"
     if FLAG not in info:
         version = target.engine.version or "of this version"
         yield SwitchRefusal(f"{name}: sglang {version} cannot switch its role", "sglang 0.5.21 or later")
     elif info[FLAG] is not True:
-        yield SwitchRefusal(f"{name} runs without --enable-pd-role-switch", "start it with --enable-pd-role-switch")
+        started_as = next((one.role for one in order.known if one.url.rstrip("/") == target.url.rstrip("/")), "")
+        fix = f"pdctl launch … --set roles.{started_as}.args.{flag[2:]}=true" if started_as else f"start it with {flag}"
+        if target.role == order.to:
+            yield SwitchRefusal(
+                f"{name} is a {order.to} already, and runs without {flag}",
+                f"leave it as it is; to make it a {other(order.to)}, {fix}",
+            )
+        else:
+            yield SwitchRefusal(f"{name} runs without {flag}", fix)
     backend = target.engine.text("disaggregation_transfer_backend") or ""
     if not target.embedded and backend not in SWITCHABLE:
         fix = f"--disaggregation-transfer-backend {' or '.join(sorted(SWITCHABLE - {'mooncake_tcp', 'ascend'}))}"

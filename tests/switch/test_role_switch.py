@@ -7,7 +7,11 @@ import signal
 
 import pytest
 
+from pdctl.fleet.observations import Endpoint
+from pdctl.switch.switch_order import SwitchOrder, other
+from pdctl.switch.switch_refusals import read, refusals
 from tests import plain_http
+from tests.cases import for_each
 from tests.e2e.conftest import wait_for
 from tests.switch.conftest import Fleet
 from tests.switch.engines import NOT_IDLE, TOKENS, hangs_up, refuses, says
@@ -216,6 +220,33 @@ def test_what_cannot_be_is_not_tried(fleet: Fleet, name: str) -> None:
     assert "nothing was changed" in err
     assert said in err
     assert not turning.of("/pd_role_switch")
+
+
+def test_one_that_cannot_switch_and_has_the_role_already_is_told_so(fleet: Fleet) -> None:
+    turning = fleet.prefills[1]
+    turning.info.update(enable_pd_role_switch=False)
+    code, _, err = fleet.switch(turning, "prefill")
+    assert code == 1
+    assert f"{turning.url} is a prefill already, and runs without --enable-pd-role-switch" in err
+    assert "leave it as it is; to make it a decode, start it with --enable-pd-role-switch" in err
+    assert fleet.workers() == fleet.expected()
+
+
+@for_each("role", ["prefill", "decode"])
+def test_an_instance_of_a_run_gets_the_flag_in_its_topology(fleet: Fleet, role: str) -> None:
+    turning = (fleet.prefills if role == "prefill" else fleet.decodes)[1]
+    turning.info.update(enable_pd_role_switch=False)
+    order = SwitchOrder(
+        name=f"{role}-1", url=turning.url, to=other(role), routers=(fleet.router,),
+        known=tuple(
+            Endpoint(f"{name}-{at}", name, one.url)
+            for name, ones in (("prefill", fleet.prefills), ("decode", fleet.decodes))
+            for at, one in enumerate(ones)
+        ),
+    )  # fmt: skip
+    (refusal,) = (one for one in refusals(order, read(order)) if "runs without" in one.reason)
+    assert refusal.reason == f"{role}-1 runs without --enable-pd-role-switch"
+    assert refusal.fix == f"pdctl launch … --set roles.{role}.args.enable-pd-role-switch=true"
 
 
 def test_the_last_of_a_role_stays(fleet: Fleet) -> None:
