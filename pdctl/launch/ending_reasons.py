@@ -203,11 +203,22 @@ def _routine(line: str, row: Row | None) -> bool:
 def no_last_lines(directory: RunDir, process: Process, exit: Exit) -> str:
     """The sentence for a log without such lines: it says so, and where to look instead."""
     none = f"{NO_LINE} {directory.current_log(process.name)} tells why"
-    if exit.ours or exit.asked or exit.lost or exit.signal != signal.SIGKILL:
+    if not _killed_by_another(exit):
         return f"{none}."
     where = f" on {process.place}" if process.place else ""
     job = ", or sacct -o JobID,State,MaxRSS" if process.place else ""
     return f"{none}: a process that is killed cannot write one. Was it the OOM killer? Ask{where}: {OOM}{job}"
+
+
+def kernel_log(process: Process, exit: Exit) -> str:
+    """The command that shows whether the kernel killed the process; "" if its end has another explanation."""
+    if not _killed_by_another(exit):
+        return ""
+    return f"{OOM}   # on {process.place}" if process.place else OOM
+
+
+def _killed_by_another(exit: Exit) -> bool:
+    return exit.signal == signal.SIGKILL and not (exit.ours or exit.asked or exit.lost)
 
 
 def own_reason(directory: RunDir, process: Process) -> str:

@@ -377,6 +377,7 @@ def _recorded_ends(run: Run, directory: RunDir) -> tuple[Ended, ...]:
             lines=(lines := ending_reasons.reasons(directory, one, one.exit)),
             untold="" if lines else ending_reasons.no_last_lines(directory, one, one.exit),
             next=_restart_planned(run, spec),
+            fix="" if lines else ending_reasons.kernel_log(one, one.exit),
         )
         for spec in run.deployment.specs
         if (one := run.process(spec.name)).exit is not None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pdctl.doctor.live.running_engines import ended_instance
 from pdctl.launch import ending_reasons, preflight, run_directory, run_health
 from pdctl.launch.run_opening import open_run
 from pdctl.launch.run_record import EventKind, Exit, RunEvent, RunOutcome, State, with_process
@@ -69,6 +70,29 @@ HEALTHY = (
     '[2026-11-23 02:55:24.741] INFO:     127.0.0.1:39166 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
 )
 KILLED = Exit(0, 9, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("exit", "log", "place", "fix"),
+    [
+        (KILLED, HEALTHY, "", ending_reasons.OOM),
+        (KILLED, HEALTHY, "node-3", f"{ending_reasons.OOM}   # on node-3"),
+        (KILLED, "MemoryError\n", "", ""),
+        (Exit(0, 9, 9.0, ours=True), HEALTHY, "", ""),
+        (Exit(0, 9, 9.0, lost="node-3 was lost"), HEALTHY, "", ""),
+        (Exit(0, 11, 9.0), HEALTHY, "", ""),
+    ],
+)
+def test_who_was_killed_without_a_line_is_looked_for_in_the_log_of_the_kernel(
+    tmp_path: Path, exit: Exit, log: str, place: str, fix: str
+) -> None:
+    directory, run, lock = open_run(tmp_path, "blue", deploy(), QUICK, check=preflight.check, argv=())
+    os.close(lock)
+    directory.log("decode-0").write_text(log)
+    killed = dataclasses.replace(run.process("decode-0"), exit=exit, place=place)
+    (ended,) = run_health.ended(with_process(run, killed), directory)
+    found = ended_instance(ended)
+    assert (ended.fix, found.fix) == (fix, fix or f"tail -n 50 {ended.log}")
 
 
 @pytest.mark.parametrize(
