@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import importlib
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pdctl.engines.versions import Span
-from pdctl.errors import UsageError
+from pdctl.errors import UsageError, limit_reached
 from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pdctl.engines.row_matching import Said
+
+T = TypeVar("T")
 
 
 class Phase(str, Enum):
@@ -281,21 +283,40 @@ class Adapter(NamedTuple):
 
 
 VARIABLE = "PDCTL_ENGINES"
+FORM = "see docs/new-engine.md for the form"
 BRINGS = ("ADAPTER", "SURFACE")  # an engine's logs, and what it serves over HTTP (engines/reported_settings.py)
 
 
-def brought(modules: str, what: str) -> tuple[object, ...]:
-    """`what` of every module that has it. Raise UsageError if one cannot be imported or brings nothing."""
+def brought(modules: str, what: str, kind: type[T]) -> tuple[T, ...]:
+    """`what` of every module that has it. Raise UsageError for a module that cannot be imported, or has none of BRINGS,
+    or has something else than a `kind` under that name."""
     found = []
     for name in filter(None, (word.strip() for word in modules.split(","))):
-        try:
-            module = importlib.import_module(name)
-        except ImportError as error:
-            fix = f"install the package it is in, or take it out of ${VARIABLE}"
-            raise UsageError(f"${VARIABLE} names {name}, which cannot be imported: {error}", fix) from None
-        if not any(hasattr(module, one) for one in BRINGS):
+        brings = _imported(name)
+        if brings.keys().isdisjoint(BRINGS):
             missing = " and no ".join(BRINGS)
-            raise UsageError(f"${VARIABLE} names {name}, which has no {missing}", "see docs/new-engine.md for the form")
-        if hasattr(module, what):
-            found.append(getattr(module, what))
+            raise UsageError(f"${VARIABLE} names {name}, which has no {missing}", FORM)
+        if what in brings:
+            one = brings[what]
+            if not issubclass(type(one), kind):  # isinstance asks the object itself, which may raise anything
+                wrong = f"whose {what} is of type {type(one).__name__}, not {kind.__name__}"
+                raise UsageError(f"${VARIABLE} names {name}, {wrong}", FORM)
+            found.append(one)
     return tuple(found)
+
+
+def _imported(name: str) -> Mapping[str, Any]:
+    """The names that a module of the user's defines."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise UsageError(
+            f"${VARIABLE} names {name}, which is not the name of a module", "as in: PDCTL_ENGINES=my.adapter"
+        )
+    try:
+        return vars(importlib.import_module(name))
+    except (Exception, SystemExit) as error:  # the code is the user's and may raise anything
+        if limit_reached(error) is not None:
+            raise
+        fix = f"correct it, install the package it is in, or take it out of ${VARIABLE}"
+        kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
+        why = " ".join(f"{kind}{error}".split())
+        raise UsageError(f"${VARIABLE} names {name}, which cannot be imported: {why}", fix) from None

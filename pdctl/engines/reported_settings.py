@@ -56,4 +56,4 @@ def surfaces() -> tuple[Surface, ...]:
 
 @lru_cache(maxsize=4)
 def _all(modules: str) -> tuple[Surface, ...]:
-    return (SGLANG, *(one for one in base.brought(modules, "SURFACE") if isinstance(one, Surface)))
+    return (SGLANG, *base.brought(modules, "SURFACE", Surface))

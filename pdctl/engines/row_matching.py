@@ -74,7 +74,7 @@ def literal(sign: Sign) -> str:
 
 @lru_cache(maxsize=4)
 def _all(modules: str) -> tuple[Adapter, ...]:
-    return (*(one for one in base.brought(modules, "ADAPTER") if isinstance(one, Adapter)), *SHIPPED)
+    return (*base.brought(modules, "ADAPTER", Adapter), *SHIPPED)
 
 
 @lru_cache(maxsize=4)

@@ -16,7 +16,6 @@ import pytest
 
 from pdctl.engines import base
 from pdctl.engines.row_matching import speech
-from pdctl.errors import UsageError
 from tests.engines.invented.adapter import ROWS
 
 if TYPE_CHECKING:
@@ -154,7 +153,37 @@ def test_doctor_compares_two_that_run() -> None:
     assert not {"PD317", "PD318", "PD310"} & set(found), "no release of SGLang's was read, so none is judged"
 
 
-def test_a_module_that_is_no_adapter() -> None:
-    for name, what in (("nosuch.module", "cannot be imported"), ("tests.engines.invented", "has no ADAPTER")):
-        with pytest.raises(UsageError, match=what):
-            base.brought(f"{MODULE}, {name}", "ADAPTER")
+BROKEN = {
+    "syntax": (b"def (:\n", "cannot be imported: SyntaxError: "),
+    "encoding": (b"# coding: nosuch\n", "cannot be imported: SyntaxError: "),
+    "bytes": (b"x = '\xff'\n", "cannot be imported: SyntaxError: "),
+    "raises": (b"raise ValueError('bad\\nfix: rm -rf /')\n", "cannot be imported: ValueError: bad fix: rm -rf /"),
+    "exits": (b"import sys\nsys.exit(0)\n", "cannot be imported: SystemExit: 0"),
+    "number": (b"ADAPTER = 1\n", "whose ADAPTER is of type int, not Adapter"),
+    "lies": (
+        b"class Lies:\n def __getattribute__(self, name): raise OSError(name)\nADAPTER = Lies()\n",
+        "whose ADAPTER is of type Lies, not Adapter",
+    ),
+    "hides": (b"def __getattr__(name): raise OSError(name)\n", "which has no ADAPTER and no SURFACE"),
+}
+
+
+@pytest.mark.parametrize("name", [*BROKEN, "nosuch.module", "tests.engines.invented", ".", "..", "../x", "a..b"])
+def test_a_module_that_is_no_adapter(tmp_path: Path, name: str) -> None:
+    text, expected = BROKEN.get(name, (b"", ""))
+    (tmp_path / f"heron_{name.replace('/', '')}.py").write_bytes(text)
+    module = f"heron_{name}" if name in BROKEN else name
+    expected = expected or {
+        "nosuch.module": "cannot be imported: No module named 'nosuch'",
+        "tests.engines.invented": "which has no ADAPTER and no SURFACE",
+    }.get(name, "which is not the name of a module")
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", base.VARIABLE: f"{MODULE}, {module}"}
+    (tmp_path / "some.log").write_text("[2026-01-01 00:00:00] a line\n")
+    command = [sys.executable, "-m", "pdctl", "rooms", str(tmp_path / "some.log")]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2, done
+    assert f"error: $PDCTL_ENGINES names {module}, " in done.stderr
+    assert expected in done.stderr
+    fixes = [line for line in done.stderr.splitlines() if line.lstrip().startswith("fix: ")]
+    assert len(fixes) == 1, done.stderr
+    assert len(done.stderr.splitlines()) == 2
