@@ -54,6 +54,21 @@ def read(path: str | Path, limit: int) -> bytes:
     return bytes(data[: limit + 1])
 
 
+def read_regular(path: Path, limit: int) -> bytes:
+    """The bytes of a file of pdctl's own. Raise OSError, and ValueError if it is a pipe or device, or too large.
+
+    A pipe put in its place would keep every verb waiting, and a device may never end.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise ValueError("it is not a regular file")
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise ValueError(f"it has more than {limit >> 20} MiB")
+    return data
+
+
 def chunks(path: str | Path) -> Iterator[bytes]:
     """The bytes of a file, pipe or device. Raise OSError, also where nobody writes to a pipe."""
     # Without O_NONBLOCK the opening of a FIFO waits for a writer.

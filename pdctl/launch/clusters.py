@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pdctl import user_files
 from pdctl.errors import PdctlError
-from pdctl.launch.run_directory import KNOWN, check_name
+from pdctl.launch.run_directory import KNOWN, LARGEST, check_name
 from pdctl.launch.run_directory import load_all as load_runs
 from pdctl.quick_definitions import NamedTuple
 
@@ -105,7 +105,7 @@ def _file(root: Path, name: str) -> Path:
 
 def _load(file: Path) -> Cluster:
     try:
-        value: dict[str, Any] = json.loads(file.read_bytes())
+        value: dict[str, Any] = json.loads(user_files.read_regular(file, LARGEST))
         return Cluster(**{**{key: value[key] for key in Cluster._fields}, "kinds": tuple(value["kinds"])})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise PdctlError(f"{file} cannot be read: {error}", f"rm {file}") from None

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shlex
 import signal
 import subprocess
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdctl import user_files
@@ -15,7 +17,7 @@ from pdctl.errors import ExitCode, LaunchError, NotReadyError, StorageError
 from pdctl.launch import credentials, ending_reasons, procfs, storage
 from pdctl.launch.log_tail import last_lines
 from pdctl.launch.run_directory import SUPERVISOR
-from pdctl.launch.run_record import GONE, OVER, EventKind, Run, RunEvent, RunOutcome, State
+from pdctl.launch.run_record import GONE, OVER, EventKind, Run, RunEvent, RunOutcome, State, left_alive
 from pdctl.program import command
 
 if TYPE_CHECKING:
@@ -157,6 +159,8 @@ def stop(directory: RunDir, run: Run, force: bool, timeout: float, emit: Callabl
 
 
 def _stop(directory: RunDir, run: Run, force: bool, timeout: float, emit: Callable[[RunEvent], None]) -> Run:
+    if not directory.owns(run) and (run.alive or run.survivors):
+        raise _of_another_directory(directory, run)
     reader = _Reader(directory, emit, run)
     asked = False
     deadline = time.monotonic() + timeout
@@ -174,6 +178,21 @@ def _stop(directory: RunDir, run: Run, force: bool, timeout: float, emit: Callab
         raise NotReadyError(f"{run.name} is still stopping after {ending_reasons.span(timeout)}", fix)
     reader.read()
     return _record_death(directory, reader)
+
+
+def _of_another_directory(directory: RunDir, run: Run) -> LaunchError:
+    """The error for a record that was copied or moved: nothing is signalled, because the run may be another home's."""
+    lives, command = left_alive(run)
+    what = f"{directory.path / 'run.json'} was recorded in {run.directory!r}"
+    found = f"{lives}; nothing was signalled"
+    recorded = Path(run.directory)
+    if (recorded / "run.json").exists():
+        home = shlex.quote(str(recorded.parent.parent))
+        return LaunchError(
+            f"{what}, and this is a copy; {found}",
+            f"PDCTL_HOME={home} pdctl down {run.name}, or end it by hand: {command}",
+        )
+    return LaunchError(f"{what}, and was moved here; {found}", f"end it by hand: {command}")
 
 
 def _record_death(directory: RunDir, reader: _Reader) -> Run:

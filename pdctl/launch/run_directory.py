@@ -29,7 +29,19 @@ from pdctl.errors import NotFoundError, PdctlError, StorageError, UsageError
 from pdctl.launch import log_tail, procfs, storage
 from pdctl.launch.deployment import Deployment, ServerRole, Spec
 from pdctl.launch.log_tail import LogTail
-from pdctl.launch.run_record import GONE, MAY_TELL, NO_LINE, OVER, SCHEMA, Run, RunOutcome, State, decode, encode
+from pdctl.launch.run_record import (
+    GONE,
+    MAY_TELL,
+    NO_LINE,
+    OVER,
+    SCHEMA,
+    Run,
+    RunOutcome,
+    State,
+    decode,
+    encode,
+    left_alive,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,6 +49,7 @@ if TYPE_CHECKING:
 
 ROLES_FILE = "roles.json"
 LOCK = "lock"
+LARGEST = 64 << 20  # bytes of a record; that of a run of 1,000 processes with 10,000 events has 3 MiB
 KEPT = 5  # how many earlier runs of the same name are kept
 KNOWN = "pdctl ls lists the runs"  # the fix where the name of an existing run is wanted
 SUPERVISOR = "pdctl.launch"  # the module of a detached run's supervisor; the run's directory follows it
@@ -133,7 +146,7 @@ class RunDir:
     def settle(self, moves: Mapping[str, str]) -> None:
         """Record the new name of an earlier run, the new paths in its sentences (`moves`), and that it is over."""
         with contextlib.suppress(PdctlError):
-            run = dataclasses.replace(self.load(), name=self.path.name)
+            run = dataclasses.replace(self._read(), name=self.path.name, directory=str(self.path.resolve()))
             if run.state not in OVER:
                 outcome = RunOutcome(f"{GONE} when the next run of its name began", 1)
                 run = dataclasses.replace(run, state=State.FAILED, outcome=outcome)
@@ -142,7 +155,7 @@ class RunDir:
     def remove(self) -> None:
         """Delete the run and its logs, wherever they are, unless a process of it still runs."""
         with contextlib.suppress(PdctlError):
-            if self.load().survivors:
+            if self._read().survivors:
                 return
         for folder in (self.logs, self.path):
             if folder.is_symlink():
@@ -185,9 +198,25 @@ class RunDir:
         return f"{what}; if nothing of that run is left: rm -r {shlex.quote(str(self.path))}"
 
     def load(self) -> Run:
+        """The run. Raise PdctlError if there is none, if it cannot be read, or if it is that of another directory."""
+        run = self._read()
+        if run.name not in (self.path.name, self.path.resolve().name):
+            known = f"{self.path / 'run.json'} is the record of a run {run.name!r:.80}, not of `{self.path.name}`"
+            lives, command = left_alive(run)
+            raise PdctlError(
+                f"{known}: the directory was copied or renamed{lives and f'; {lives} (to end it: {command})'}",
+                f"give the directory the name in its record, or, if it is a copy: rm -r {shlex.quote(str(self.path))}",
+            )
+        return run
+
+    def owns(self, run: Run) -> bool:
+        """Whether `run` was recorded in this directory, not in one that this is a copy of or was moved from."""
+        return run.directory in ("", str(self.path.resolve())) or _is_same(self.path, run.directory)
+
+    def _read(self) -> Run:
         file = self.path / "run.json"
         try:
-            value = json.loads(file.read_bytes())
+            value = json.loads(user_files.read_regular(file, LARGEST))
             run = storage.applied(decode(Run, value), storage.read(self.path))
             return dataclasses.replace(run, deployment=with_roles(run.deployment, read_roles(self.path)))
         except (FileNotFoundError, NotADirectoryError):
@@ -244,6 +273,14 @@ def earlier_runs(directory: Path) -> dict[int, Path]:
     found = directory.parent.glob(f"{directory.name}.*")
     numbers = {each: each.name.removeprefix(f"{directory.name}.") for each in found}
     return {int(number): each for each, number in numbers.items() if number.isdecimal()}
+
+
+def _is_same(one: Path, other: str) -> bool:
+    """Whether both paths are the same directory, which another mount may show at another place."""
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
 
 
 def _made(folder: Path, mode: int = 0o777) -> Path:
@@ -418,11 +455,10 @@ def forget_roles(directory: Path) -> None:
 def read_roles(directory: Path) -> dict[str, TurnedInstance]:
     """Instance → its new role; empty if none has switched."""
     try:
-        text = (directory / ROLES_FILE).read_text(encoding="utf-8")
+        data = user_files.read_regular(directory / ROLES_FILE, LARGEST)
+        return {name: decode(TurnedInstance, value) for name, value in json.loads(data).items()}
     except FileNotFoundError:
         return {}
-    try:
-        return {name: decode(TurnedInstance, value) for name, value in json.loads(text).items()}
     except (ValueError, AttributeError) as error:
         raise PdctlError(f"{directory / ROLES_FILE} cannot be read: {error}", f"rm {directory / ROLES_FILE}") from None
 

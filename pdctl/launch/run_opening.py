@@ -106,6 +106,7 @@ def open_run(
         processes=tuple(Process(spec.name) for spec in deployment.specs),
         files=tuple(files),
         sets=tuple(sets),
+        directory=str(directory.path.resolve()),
     )
     with storage.written_to(directory.path):
         credentials.mint(directory.path, deployment, secret)

@@ -20,6 +20,8 @@ from pdctl.launch.deployment import (
 T = TypeVar("T")
 UNWRITTEN = types.MappingProxyType({"written": False})  # metadata of a field that stays out of the JSON
 SCHEMA = "pdctl.run/1"
+# Fields of one word that the verbs print, and that name files.
+PRINTED = frozenset(("name", "host", "place", "subject", "job", "node", "planned", "address", "target", "served_name"))
 BIRTH = 10.0  # seconds
 GONE = "its supervisor was gone"  # in the outcome's message of a run whose end another process recorded
 # How an outcome's message continues where it names the log of the process that died.
@@ -67,10 +69,20 @@ def _dataclass(kind: type, value: object, where: str) -> object:
     if not isinstance(value, dict):
         raise ValueError(f"{where}: expected an object, found {value!r:.60}")
     known = {name: hint for name, hint in _fields(kind).items() if name in value}
+    for name in PRINTED & known.keys():
+        _check_printable(value[name], f"{where}.{name}")
     try:
         return kind(**{name: _decode(hint, value[name], f"{where}.{name}") for name, hint in known.items()})
     except TypeError as error:  # a field without a default is missing
         raise ValueError(f"{where}: {error}") from None
+
+
+def _check_printable(value: object, where: str) -> None:
+    """Refuse a record that would control the terminal or forge lines there, or name a file of another directory."""
+    if isinstance(value, str) and not value.isprintable():
+        raise ValueError(f"{where}: expected printable text, found {value!r:.60}")
+    if isinstance(value, str) and "/" in value and where.endswith(".name"):
+        raise ValueError(f"{where}: expected a name, found {value!r:.60}")
 
 
 @lru_cache
@@ -227,6 +239,7 @@ class Run:
     options: LaunchOptions
     files: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()
+    directory: str = ""  # where its record is, without links; empty: written by a pdctl that did not record it
     state: State = State.STARTING
     supervisor: int | None = None
     supervisor_started: str = ""
@@ -273,6 +286,17 @@ class Run:
 
     def process(self, name: str) -> Process:
         return next(process for process in self.processes if process.name == name)
+
+
+def left_alive(run: Run) -> tuple[str, str]:
+    """What lives of a run that may be another directory's, and the command that ends it; both empty: nothing does."""
+    if run.allocation is not None:
+        words = " ".join(("scancel", *run.allocation.jobs))
+        return (f"job {run.allocation.job} is in the queue", words) if run.alive else ("", "")
+    if run.supervisor is not None and run.alive:
+        return f"its supervisor (pid {run.supervisor}) lives", f"kill {run.supervisor}"
+    left = ", ".join(f"{process.name} (pid {process.pid})" for process in run.survivors)
+    return (left and f"still alive: {left}", left and " ".join(("kill", *(str(each.pid) for each in run.survivors))))
 
 
 def with_process(run: Run, process: Process) -> Run:

@@ -81,7 +81,7 @@ def write(directory: Path, notice: Notice) -> bool:
 def read(directory: Path) -> Notice:
     """The notice; an empty one if there is none, or if it cannot be read."""
     try:
-        return run_record.decode(Notice, json.loads((directory / FILE).read_bytes()[:SIZE]))
+        return run_record.decode(Notice, json.loads(user_files.read_regular(directory / FILE, SIZE)))
     except (OSError, ValueError, RecursionError):
         return Notice()
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pwd
+import shutil
 import signal
 import subprocess
 import sys
@@ -410,3 +411,89 @@ def test_logs_in_a_folder_that_another_home_uses_are_not_mixed_with_its_own(tmp_
         os.close(lock)
     found = {each.name: (each / "decode-0.log").read_text() for each in (tmp_path / "logs").iterdir()}
     assert found == {"blue": "one\n", "blue.2": "two\n"}
+
+
+def supervised(root: Path, name: str, pid: int) -> Path:
+    """The directory of a run that process `pid` supervises."""
+    directory, run, lock = opened(root, name)
+    os.close(lock)
+    known = procfs.identity(pid)
+    directory.save(dataclasses.replace(run, state=State.SERVING, supervisor=pid, supervisor_started=known))
+    return directory.path
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)])
+@pytest.mark.parametrize("how", ["copied", "copied under another name", "moved"])
+@pytest.mark.parametrize("left", ["supervisor", "process"])
+def test_nothing_is_signalled_for_a_record_of_another_directory(
+    tmp_path: Path, how: str, left: str, force: tuple[str, ...]
+) -> None:
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as theirs:
+        try:
+            source = supervised(tmp_path / "one", "blue", theirs.pid)
+            if left == "process":
+                run = run_directory.RunDir(source).load()
+                process = Process("decode-0", theirs.pid, procfs.identity(theirs.pid), generation=1)
+                run = dataclasses.replace(with_process(run, process), supervisor=1 << 30, supervisor_started="gone")
+                run_directory.RunDir(source).save(run)
+            name = "green" if how == "copied under another name" else "blue"
+            if how == "moved":
+                (tmp_path / "one").rename(tmp_path / "two")
+            else:
+                shutil.copytree(source, tmp_path / "two/runs" / name)
+            env = {**os.environ, "PDCTL_HOME": str(tmp_path / "two")}
+            command = [sys.executable, "-m", "pdctl", "down", name, *force]
+            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+            assert theirs.poll() is None, done
+            assert (done.returncode, done.stdout) == (1, ""), done
+            assert f"kill {theirs.pid}" in done.stderr
+            copied = f"fix: PDCTL_HOME={tmp_path / 'one'} pdctl down blue, or end it by hand: kill {theirs.pid}\n"
+            expected = {"copied": copied, "moved": f"fix: end it by hand: kill {theirs.pid}\n"}
+            assert expected.get(how, "is the record of a run 'blue', not of `green`") in done.stderr
+        finally:
+            theirs.kill()
+
+
+def test_a_record_that_was_moved_can_be_read_and_cleared_when_nothing_of_it_lives(tmp_path: Path) -> None:
+    stale(tmp_path / "one", "blue")
+    (tmp_path / "one").rename(tmp_path / "two")
+    found = launched.find_launched(tmp_path / "two", "blue")
+    assert found.stop(force=False, limit=5.0, emit=lambda event: None).startswith("blue is stopped")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("file", ["run.json", "notice.json", "roles.json"])
+def test_what_is_no_file_in_the_place_of_a_record_keeps_nobody_waiting(tmp_path: Path, file: str, kind: str) -> None:
+    os.close(opened(tmp_path).lock)
+    os.close(opened(tmp_path, "green").lock)
+    place = tmp_path / "runs/blue" / file
+    place.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(place)
+    else:
+        place.symlink_to("/dev/zero")
+    runs, unreadable = run_directory.load_all(tmp_path)
+    assert "green" in {run.name for run in runs}
+    if file == "notice.json":  # as one that is not there
+        assert (len(runs), unreadable) == (2, ())
+    else:
+        assert len(runs) == 1
+        assert f"{place} cannot be read: it is not a regular file" in unreadable[0]
+
+
+@pytest.mark.parametrize("where", ["run", "deployment", "process"])
+def test_a_name_that_would_write_to_the_terminal_is_refused(tmp_path: Path, where: str) -> None:
+    directory, run, lock = opened(tmp_path)
+    os.close(lock)
+    forged = "blue\x1b[2J\n  fix: rm -rf /"
+    directory.save({
+        "run": dataclasses.replace(run, name=forged),
+        "deployment": dataclasses.replace(run, deployment=dataclasses.replace(run.deployment, name=forged)),
+        "process": dataclasses.replace(run, processes=(Process(forged),)),
+    }[where])  # fmt: skip
+    with pytest.raises(PdctlError, match=r"run\.json cannot be read: .*name: expected printable text") as refused:
+        directory.load()
+    assert "\n" not in refused.value.message
+    assert "\x1b" not in refused.value.message
+    with pytest.raises(ValueError, match=r"Process\.name: expected a name, found '\.\./x'"):
+        run_record.decode(Process, {"name": "../x"})
