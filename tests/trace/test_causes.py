@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pdctl.trace.diagnose import diagnose
 from pdctl.trace.room import RoomOutcome
+from pdctl.trace.tracer import Tracer
 from tests.trace import pasted
 from tests.trace.engines import (
     at,
@@ -21,11 +24,10 @@ from tests.trace.engines import (
     rid,
     sending,
 )
+from tests.trace.recordings import diagnosis, library, logs, tracer
 from tests.trace.routers import D0, P0, P1, answered, came, left, line, sent, starting
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pdctl.trace.room import Room
 
 ROOM = 7707449254856086911
@@ -422,3 +424,18 @@ def test_a_decode_that_was_killed_while_it_answered(tmp_path: Path) -> None:
     assert code(room) == "PD704"
     assert room.cause is not None
     assert "killed by SIGKILL" in room.cause.why
+
+
+def test_a_prefill_that_crashed_is_not_looked_for_among_the_killed(tmp_path: Path) -> None:
+    """Its own log says of what it died, so the room gets the fix that `diagnose` gives for this death."""
+    room = tracer("1p1d-duplicate-room-debug-sgl058").trace(778001)
+    assert room.cause is not None
+    assert room.cause.code == "PD705"
+    (death,) = diagnosis("1p1d-duplicate-room-debug-sgl058").deaths
+    assert room.fix == death.fix == "draw a fresh random room for every attempt"
+    log = tmp_path / "prefill0.log"
+    lines = Path(logs("1p1d-duplicate-room-debug-sgl058", "decode")[0]).read_text().splitlines(keepends=True)
+    log.write_text("".join(line.replace("KeyError: 777001", "ZeroDivisionError: division") for line in lines))
+    told = library([str(log), *logs("1p1d-duplicate-room-debug-sgl058", "prefill")])
+    (death,) = diagnose(told).deaths
+    assert Tracer(told).trace(778001).fix == death.fix == f"grep -m1 -n -A30 Traceback {log}"

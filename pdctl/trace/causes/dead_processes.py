@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from pdctl.catalogue.book import entry
 from pdctl.engines import message_details
 from pdctl.engines.base import Phase, Sign
 from pdctl.shell_quoting import pasteable
-from pdctl.trace.case import NEAR, Case, CauseFinding, Proof, death_of, what_it_shows
+from pdctl.trace.case import NEAR, Case, CauseFinding, Proof, death_of, is_crash, what_it_shows
 from pdctl.trace.causes.pairing import described
 from pdctl.trace.room import MissingEvidence
 from pdctl.trace.room_events import is_failure
@@ -220,8 +221,16 @@ def rehearsed(death: DeathProof) -> Event | None:
 
 
 def fix_of_death(death: DeathProof) -> str:
-    """A command that suits how it was launched, by its log: pdctl writes an end line on a host or in a Slurm job."""
+    """What mends the reason its log gives for a crash; else a command that suits how it was launched, by its log.
+
+    pdctl writes an end line on a host or in a Slurm job.
+    """
     name, line = death.instance.name, launchers_line(death)
+    if death.of is not None and death.of.proves(Sign.ROOM_USED_UP):
+        return entry("PD707").fix
+    crash = next(filter(is_crash, death.evidence), None)
+    if crash is not None:
+        return _first_traceback(crash)
     if rehearsed(death) is not None:
         return f"start {pasteable(name)} again: its end was a rehearsal"
     if line is None:
