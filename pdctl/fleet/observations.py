@@ -244,9 +244,10 @@ class Holder:
 class Ended:
     """How a process of the run ended, as its supervisor recorded it. `ours`: pdctl itself ended it.
 
-    words: "was killed by SIGKILL …". at: seconds since the epoch. lines: those of its log that may explain it. log:
-    that file. untold: a sentence that no line does and where to look, or "". next: when it is restarted, as a clause
-    ("; restarts in 1.3 s"), or "". fix: a command, where another one than a look at the log helps.
+    words: "was killed by SIGKILL …". at: seconds since the epoch; its last sign of life unless `exact`. lines: those
+    of its log that may explain it. log: that file. untold: a sentence that no line does and where to look, or "". next:
+    when it is restarted, as a clause ("; restarts in 1.3 s"), or "". fix: a command, where another one than a look at
+    the log helps.
     """
 
     instance: str
@@ -258,6 +259,7 @@ class Ended:
     untold: str = ""
     next: str = ""
     fix: str = ""
+    exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -363,7 +363,8 @@ def _ended_with_supervisor(run: Run, directory: RunDir) -> Iterator[Ended]:
             at = log.stat().st_mtime if log.exists() else run.created
             words = f"ended with its supervisor (pid {run.supervisor}), which died"
             told = ending_reasons.supervisor_died(run, directory)
-            yield Ended(one.name, words, at, log=str(log), untold=told, fix=f"pdctl down {run.name}; launch it again")
+            fix = f"pdctl down {run.name}; launch it again"
+            yield Ended(one.name, words, at, log=str(log), untold=told, fix=fix, exact=False)
 
 
 def _recorded_ends(run: Run, directory: RunDir) -> tuple[Ended, ...]:

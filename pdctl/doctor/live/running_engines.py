@@ -94,7 +94,7 @@ def ended_instance(ended: Ended) -> Finding:
     found = finding(
         "PD604",
         name,
-        observed=f"{ended.words}, at {when}",
+        observed=f"{ended.words}, {f'at {when}' if ended.exact else f'after {when}, its last sign of life'}",
         expected="a process that answers",
         evidence=() if ended.ours else [f"what may tell why, in {ended.log}:", *tail] if tail else told,
         severity=Severity.INFO if ended.ours else None,
