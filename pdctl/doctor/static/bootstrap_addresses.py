@@ -74,7 +74,7 @@ def _settled(servers: Servers) -> tuple[ListedPort, ...]:
 def null_ports(servers: Servers) -> Iterator[Finding]:
     """PD201: a null is replaced by the decode's own port, which is wrong unless it happens to be the prefill's."""
     for claim in _settled(servers):
-        if claim.listed.port is None and not _lucky(servers, claim):
+        if claim.listed.port is None and not _lucky(servers, claim) and not _may_be_lucky(servers, claim):
             dialled = sorted({_dialled(servers, claim, one.bootstrap_port) for one in servers.of("decode")})
             observed = " or ".join(dialled) or "the decode's own bootstrap port"
             alone = claim.engine is None and len(claim.router.prefills) == 1
@@ -118,6 +118,13 @@ def _lucky(servers: Servers, claim: ListedPort) -> bool:
     """Whether every decode's own port is the prefill's; the host, which comes from the URL, is always right."""
     decodes = servers.of("decode")
     return claim.true is not None and bool(decodes) and all(one.bootstrap_port == claim.true for one in decodes)
+
+
+def _may_be_lucky(servers: Servers, claim: ListedPort) -> bool:
+    """Whether the address leads to no engine here, and every prefill in these files has every decode's own port."""
+    ports = {one.bootstrap_port for role in ("prefill", "decode") for one in servers.of(role)}
+    known = bool(servers.of("prefill") and servers.of("decode")) and None not in ports
+    return claim.engine is None and known and len(ports) == 1
 
 
 def _flag(engine: Server | None) -> Iterator[str]:

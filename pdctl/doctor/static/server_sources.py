@@ -11,7 +11,8 @@ from pdctl.catalogue.entry import Needs
 from pdctl.doctor.check import NOT_FOR_EMBEDDED, Check, Skipped, Unknown, merge_findings
 from pdctl.doctor.static.servers import RouterLine, Server, Servers, WrittenSetting
 from pdctl.engines import numerals
-from pdctl.engines.kinds import EMBEDDED
+from pdctl.engines.kinds import EMBEDDED, RELEASED
+from pdctl.engines.sglang.arguments import gap
 from pdctl.engines.sglang.endpoints import DEFAULT_PORT as HTTP
 from pdctl.engines.versions import resolve
 from pdctl.errors import UsageError
@@ -218,7 +219,16 @@ def _engine(name: str, pod: ManifestPod, container: Container, started: ServerPr
         count=1 if pod.replicas is None else pod.replicas,
         pod=pod,
         container=container,
+        mistyped=_mistyped(flags, release, version) if started.kind == RELEASED else frozenset(),
     )
+
+
+def _mistyped(flags: Flags, release: str, version: Version | None) -> frozenset[str]:
+    """The flags that words which are no flags of the release most likely mean."""
+    if release and version is None:
+        return frozenset()
+    found = (gap(said.name, resolve(release) if release else None) for said in flags.given)
+    return frozenset(missing.write for missing in found if missing is not None and missing.write)
 
 
 def _deployed_router(name: str, pod: ManifestPod, container: Container, started: ServerProgram) -> RouterLine:

@@ -43,7 +43,8 @@ class Server:
 
     engine: sglang, dynamo (SGLang under Dynamo) or embedded. release: as written, "" if not written. version: the
     release whose rules apply, None if unknown. network: what it shares ports and loopback with (a host, a pod).
-    instance: from a plan; pod and container: from a manifest.
+    instance: from a plan; pod and container: from a manifest. mistyped: flags that others it was given most likely mean
+    (PD318), so their values are not known.
     """
 
     name: str
@@ -59,22 +60,27 @@ class Server:
     instance: InstancePlan | None = None
     pod: ManifestPod | None = None
     container: Container | None = None
+    mistyped: frozenset[str] = frozenset()
 
     @property
     def port(self) -> int | None:
-        return HTTP if not self.flags.has("port") else self.flags.number("port")
+        return self._port("port", HTTP)
 
     @property
     def bootstrap_port(self) -> int | None:
         """The flag, or SGLang's default; None if it depends on a variable. On decode it is used in place of null."""
-        name = "disaggregation-bootstrap-port"
-        return BOOTSTRAP if not self.flags.has(name) else self.flags.number(name)
+        return self._port("disaggregation-bootstrap-port", BOOTSTRAP)
+
+    def _port(self, name: str, default: int) -> int | None:
+        if not self.flags.has(name):
+            return default if name not in self.mistyped else None
+        return self.flags.number(name)
 
     @property
     def backend(self) -> str:
         """The transfer backend, "" if the value depends on a variable."""
         name = "disaggregation-transfer-backend"
-        default = "mooncake" if self.engine != EMBEDDED else "auto"
+        default = "" if name in self.mistyped else "mooncake" if self.engine != EMBEDDED else "auto"
         return default if not self.flags.has(name) else self.flags.text(name) or ""
 
     @property

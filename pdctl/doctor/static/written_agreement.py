@@ -39,6 +39,8 @@ def flag(server: Server, *names: str, default: str = "", unset: str = ENGINES_OW
         said = server.flags.find(name)
         if said is not None:
             return Value(server.flags.text(name), True, (said.evidence,))
+    if not server.mistyped.isdisjoint(names):
+        return Value(None, False)
     return Value(default or unset, bool(default))
 
 

@@ -203,3 +203,25 @@ def test_a_bootstrap_port_that_the_router_knows_already_is_the_one_to_take() -> 
     (one,) = found(facts, "PD204")
     assert one.fix == "start prefill:30001 with --disaggregation-bootstrap-port 9100"
     assert not found(facts, "PD202")
+
+
+def test_a_mistyped_flag_is_not_its_default() -> None:
+    """PD318 says what to write; until then no other check takes the default for what was meant."""
+    told = pair("--disagregation-bootstrap-port 8999 --page-sise 32", router=f"{ROUTER.replace('8998', '8999')}")
+    assert len(found(told, "PD318")) == 2
+    assert not found(told, "PD202")
+    assert found(pair(router=ROUTER.replace("8998", "8999")), "PD202")
+    other = script(
+        f"{ENGINE} --disaggregation-mode prefill --disaggregation-transfer-backnd nixl --page-sise 32 --pport 30005",
+        f"{ENGINE} {DECODE} --disaggregation-transfer-backend nixl",
+        f"{LAUNCH_ROUTER} {ROUTER.replace('30000', '30005')}",
+    )
+    assert not [one for code in ("PD302", "PD309", "PD223", "PD207") for one in found(other, code)]
+
+
+def test_a_selector_without_pods_makes_no_wrong_bootstrap_port() -> None:
+    """PD221 says that the Service selects nothing; the prefills' port is the decode's own all the same."""
+    router = "--prefill http://prefill:30000 --decode http://decode:30000"
+    assert not found(pods(selector="prefil", router=router), "PD201")
+    assert found(pods(selector="prefil", router=router), "PD221")
+    assert found(pods("--disaggregation-bootstrap-port 9000", selector="prefil", router=router), "PD201")
