@@ -32,6 +32,11 @@ _UNFETCHED = compile_late(
     r"Could not fetch prefill parallel info from (?:bootstrap_addr: )?(?P<addr>[^\s:]+:\d+|\[\S+\]:\d+)"
 )
 _LOOKUP_ANSWERED = compile_late(r"https?://\S+?: (?P<status>[1-5]\d\d)\b")
+_UNUSABLE = (  # an answer, or a connection, that names no status
+    (" answered something else than SGLang's: ", "something else than SGLang's bootstrap server"),
+    (": its answer cannot be used (", "what cannot be used"),
+    (": no HTTP answer (", "no HTTP"),
+)
 _HEARTBEATS = compile_late(r"\b(\d{1,3}) heartbeats failed")
 _CHECKS = compile_late(r"\bHealth check (\d{1,3}) failed\b")
 _TIMED_OUT = compile_late(
@@ -116,9 +121,9 @@ def looked_up(text: str) -> str | None:
 
 
 def lookup_answer(text: str) -> str:
-    """The status with which a bootstrap server answered, "" if the line names none."""
+    """What was answered where the bootstrap server should be: a status, else words; "" if the line names no answer."""
     found = _LOOKUP_ANSWERED.search(text)
-    return found["status"] if found else ""
+    return found["status"] if found else next((words for said, words in _UNUSABLE if said in text), "")
 
 
 def failed_heartbeats(text: str) -> int | None:

@@ -246,7 +246,7 @@ class Case:
         return None
 
     def answered(self, failed: Event, address: HostPort) -> tuple[str, Event] | None:
-        """The status the bootstrap server at `address` answered the decode while the room waited, and its line."""
+        """What the server at `address` answered the decode while the room waited, a status or words, and its line."""
         status = (
             message_details.lookup_answer(failed.text) if message_details.looked_up(failed.text) == str(address) else ""
         )

@@ -45,6 +45,7 @@ ORDER: tuple[Callable[[Case], CauseFinding | None], ...] = (
     stalled_transfers.hung,
     bootstrap_lookups.misdirected,
     bootstrap_lookups.null_ports,
+    bootstrap_lookups.unclaimed,
     dead_processes.crashed,
     pairing.attention_tp,
     pairing.full,
@@ -69,7 +70,7 @@ FROM_SILENCE = frozenset(
 UNANSWERED = frozenset(
     {
         bootstrap_lookups.crossed, bootstrap_lookups.unreachable, bootstrap_lookups.misdirected,
-        bootstrap_lookups.null_ports, client_requests.zero, client_requests.client_left,
+        bootstrap_lookups.null_ports, bootstrap_lookups.unclaimed, client_requests.zero, client_requests.client_left,
         dead_processes.router_gone, dead_processes.decode_gone, dead_processes.prefill_gone, dead_processes.crashed,
         dead_processes.first_request, pairing.mismatch_logged, pairing.attention_tp, pairing.full, pairing.leg_missing,
         pairing.unannounced, stalled_transfers.hung, stalled_transfers.never_completed,

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from pdctl.trace.room import Room
 
 ROOM = 102
+NONE_CAME = (
+    f"prefill rank tcp://127.0.0.1:33205 (bootstrap server 127.0.0.1:8998) has no request with room {ROOM}: none came "
+    "within 30.0s; was the request routed to another prefill than its bootstrap address says?"
+)
 RIGHT, SWAPPED = (8998, 8999), (8999, 8998)
 
 
@@ -159,3 +163,66 @@ def test_what_answered_in_place_of_the_bootstrap_server_is_told(tmp_path: Path, 
     told = diagnose(pasted.library(tmp_path, **given))
     assert [(one.code, one.rooms) for one in told.findings] == [("PD205", (ROOM,))]
     assert "PD209" not in {one.code for one in told.remarks}
+
+
+def unclaimed(folder: Path, *more: str, ports: tuple[int, int] | None = None, router: tuple[str, ...] = ()) -> Room:
+    """A request for the decode alone. p1's log ends long before, so p0's own line is all that says so."""
+    decode = [carried(10, ROOM, rid(ROOM), "127.0.0.1", 8998), sending(10, ROOM), decode_failed(40, ROOM, NONE_CAME)]
+    logs = files(
+        decode, [*got_info(10, ROOM), f"{at(40)} room={ROOM} no request for it came here: {NONE_CAME}"], [], ports
+    )
+    logs["p1"] = [*logs["p1"][:2], *more]
+    if router:
+        logs["router"] = [*logs["router"], *router]
+    return pasted.room(folder, ROOM, **logs)
+
+
+@pytest.mark.parametrize("ports", [None, RIGHT])
+def test_a_page_list_without_a_request_is_no_request_elsewhere(tmp_path: Path, ports: tuple[int, int] | None) -> None:
+    cause = unclaimed(tmp_path, ports=ports).cause
+    assert cause is not None
+    assert (cause.code, cause.side, cause.instance) == ("PD703", "", "p0")
+    assert cause.headline.startswith("p0 never got the request of this room")
+    assert "got the request, but" not in cause.headline
+
+
+def test_a_request_that_another_prefill_shows_went_to_the_wrong_one(tmp_path: Path) -> None:
+    asked = carried(10, ROOM, rid(ROOM + 1), "127.0.0.1", 8998)
+    cause = unclaimed(tmp_path, asked, prefill_timed_out(31, ROOM), ports=RIGHT).cause
+    assert cause is not None
+    assert cause.code != "PD703"
+    assert "p1" in cause.headline
+
+
+def test_a_request_that_the_router_sent_to_another_prefill_went_to_the_wrong_one(tmp_path: Path) -> None:
+    """Its log ends before, so the router's line alone names it."""
+    where = f"room={ROOM} rid={rid(ROOM)} request_id={rid(ROOM)} attempt=1 prefill=http://127.0.0.1:30001 "
+    dispatch = f"{at(9)} Dispatch {where}decode=http://127.0.0.1:30002 bootstrap=127.0.0.1:8998 path=/generate"
+    cause = unclaimed(tmp_path, router=(dispatch,), ports=RIGHT).cause
+    assert cause is not None
+    assert (cause.code, cause.side) == ("PD202", "router")
+    assert "p1" in cause.why
+
+
+@pytest.mark.parametrize(
+    ("why", "told"),
+    [
+        (" answered something else than SGLang's: Object missing required field `attn_tp_size`", "something else than"),
+        (": no HTTP answer (illegal status line); is this the bootstrap port, not a rank's?", "no HTTP"),
+    ],
+)
+def test_an_answer_that_is_no_bootstrap_servers_is_not_silence(tmp_path: Path, why: str, told: str) -> None:
+    line = given_up(10, ROOM, "127.0.0.1:9999", "").removesuffix(": ") + why
+    room = pasted.room(tmp_path, ROOM, **files([carried(10, ROOM, rid(ROOM), "127.0.0.1", 9999), line], [], [], None))
+    assert room.cause is not None
+    assert room.cause.code == "PD205"
+    assert f"127.0.0.1:9999 answered {told}" in room.cause.why
+    assert not any("nobody answered" in str(one) for one in room.evidence)
+
+
+def test_silence_is_not_called_a_closed_port(tmp_path: Path) -> None:
+    why = "no answer within 5 s; is the port open from this host?"
+    decode = [carried(10, ROOM, rid(ROOM), "127.0.0.1", 9999), given_up(10, ROOM, "127.0.0.1:9999", why)]
+    room = pasted.room(tmp_path, ROOM, **files(decode, [], [], None))
+    assert room.cause is not None
+    assert room.cause.why.startswith("nothing answers at 127.0.0.1:9999")

@@ -237,7 +237,7 @@ ROWS = (
         _ROOM + r"no request for it came here: (?P<reason>.*)",
         "[2026-11-21 19:44:33] room=3931829090235125 no request for it came here: prefill rank tcp://127.0.0.1:33205 "
         "(bootstrap server 127.0.0.1:8998) has no request with room 3931829090235125: waited 20 s",
-        phase=Phase.HANDSHAKE, cause="PD701",
+        phase=Phase.HANDSHAKE, cause="PD703",
     ),
     Row(
         "kv-args-accepted", ENGINE, Level.INFO, "decode", b"Registered KV args with prefill rank ",

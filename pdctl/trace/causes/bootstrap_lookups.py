@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pdctl.trace.observed_deployment import ObservedInstance, RouterWorkers
 
 MOST_NAMED = 4  # prefills named in one sentence
+LEG_MISSING = "PD703"  # also written by a prefill whose page list found no request
 
 
 def crossed(case: Case) -> CauseFinding | None:
@@ -44,6 +45,22 @@ def crossed(case: Case) -> CauseFinding | None:
     requested = case.deployment.instances.get(asked.value)
     contacted = case.deployment.instances.get(met.value)
     return _misled(case, requested, contacted, proofs, f"{asked.value} waits for a page list that went to {met.value}")
+
+
+def unclaimed(case: Case) -> CauseFinding | None:
+    """The prefill that got the page list says itself that no request came, and no prefill shows one."""
+    who = case.who
+    line = next((event for event in case.room_events.by("prefill") if event.row.cause == LEG_MISSING), None)
+    if line is None or who.requested is not None or "requested" in who.several or who.arrived is not None:
+        return None
+    proof = Proof(f"{line.instance} got the page list and no request", line)
+    sent = case.deployment.at_url(who.url) if who.url else None
+    if sent is not None and sent.name != line.instance:
+        why = f"the router sent the request to {sent.name}, and the page list went to {line.instance}"
+        return _misled(case, sent, case.deployment.instances.get(line.instance), (proof,), why)
+    why = f"{line.instance} got the page list of this room and no request, and no other prefill shows one"
+    fills = {"missing": line.instance, "url": "http://ROUTER"}
+    return CauseFinding(LEG_MISSING, "router" if case.routed else "", why, (proof,), line.instance, fills)
 
 
 def _misled(
@@ -179,7 +196,7 @@ def unreachable(case: Case) -> CauseFinding | None:
         code = "PD206" if asked and asked.port == address.port else "PD202"
         why = f"the decode was sent to port {address.port}, {name}'s bootstrap server listens on {own}"
         return CauseFinding(code, sender.side, why, (*proofs, *said), name, fills, fix)
-    why = f"nothing listens at {address}, where the request sent the decode"
+    why = f"nothing answers at {address}, where the request sent the decode"
     fix = f"curl -sS http://{pasteable(address)}/health   # from the decode's host"
     side = "prefill" if own is not None else ""  # its own log names this port; else the address may be wrong
     return CauseFinding("PD205", side, why, (*proofs, *said), name, fills, fix)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Codes whose lines mean something only next to other lines; other causes look for them. A code belongs here if
 # `cause_logged` must not take such a line as the answer.
 ELSEWHERE = frozenset(
-    {"PD205", "PD302", "PD303", "PD304", "PD325", "PD706", "PD707", "PD709", "PD714", "PD715", "PD704"}
+    {"PD205", "PD302", "PD303", "PD304", "PD325", "PD706", "PD707", "PD709", "PD714", "PD715", "PD703", "PD704"}
 )
 UNREACHED = "PD210"  # written by the decode, about an address that the prefill gave
 SLOW = 1.0  # GB/s; a healthy transfer on any fabric is faster
