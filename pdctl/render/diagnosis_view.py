@@ -136,6 +136,9 @@ def _death(each: Death, found: Diagnosis, term: Term, places: Places, zone: dt.t
     lines += prose(term, "  code:", f"{each.code} {each.slug}: {each.headline}", "dim")
     along = " and ".join(took) or _spared(found)
     lines += prose(term, "  took along:", along, "bold")
+    if each.back is not None:
+        again = f"started at {wording.moment(each.back, zone):%Y-%m-%d %H:%M:%S}"
+        lines += prose(term, "  since then:", f"{again}{', and has answered requests since' if each.serves else ''}")
     return [*lines, *_evidence(each.evidence, term, places), f"{term.style('  fix:', 'green', 'bold')} {each.fix}"]
 
 
@@ -291,6 +294,7 @@ def document(found: Diagnosis) -> dict[str, object]:
                 "time": wording.rfc3339(each.at),
                 "code": each.code, "slug": each.slug, "headline": each.headline, "why": each.why,
                 "room_ids": [str(room) for room in each.rooms], "running": each.running,
+                "back": each.back, "serves": each.serves,
                 "evidence": [_line(line) for line in each.evidence], "fix": each.fix,
             }
             for each in found.deaths

@@ -66,7 +66,8 @@ class Death(NamedTuple):
     where its own log or its launcher tells. rooms: those that failed or hung because of it;
     retried: how many of them the router tried again, and answered.
     running: requests counted by its last batch line and not ended by a later line, its rooms among them; None without
-    such a line. untold: what no log can say about its end.
+    such a line. untold: what no log can say about its end. back: epoch seconds of its next start, None without one;
+    serves: it has answered requests since that start.
     """
 
     instance: str
@@ -83,6 +84,8 @@ class Death(NamedTuple):
     fix: str
     untold: tuple[MissingEvidence, ...] = ()
     retried: int = 0
+    back: float | None = None
+    serves: bool = False
 
 
 class DeploymentFinding(NamedTuple):

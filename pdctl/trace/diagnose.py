@@ -25,6 +25,7 @@ from pdctl.trace.proven_deaths import (
     ProvenDeath,
     as_evidence,
     codes_of,
+    next_start,
     proven_deaths,
     reported_death,
     requests_running,
@@ -82,7 +83,7 @@ def diagnose(library: Library) -> Diagnosis:
     served = AnsweredRequests()
     lines = tuple(_first_and_last(served.passing(library.said(_wanted))))
     gone = list(proven_deaths(library, tracer.deployment, [event for event in lines if shows_death(event.row)]))
-    died, others = _deaths(gone, lines, traced, library)
+    died, others = _deaths(gone, lines, traced, library, served)
     findings = _findings(others)
     known = {one.code for one in died} | {one.code for one in findings}
     findings += [one for one in misrouted(tracer.deployment) if one.code not in known]
@@ -167,7 +168,11 @@ def _clocks(rooms: Iterable[Room]) -> tuple[ClockOffset, ...]:
 
 
 def _deaths(
-    gone: Sequence[ProvenDeath], lines: Sequence[Event], traced: Sequence[Room], library: Library
+    gone: Sequence[ProvenDeath],
+    lines: Sequence[Event],
+    traced: Sequence[Room],
+    library: Library,
+    served: AnsweredRequests,
 ) -> tuple[list[Death], list[Room]]:
     """The deaths with the rooms that each broke, and the rooms that broke for another reason."""
     taken: dict[int, list[Room]] = {at: [] for at in range(len(gone))}
@@ -178,8 +183,13 @@ def _deaths(
             left.append(room)
         else:
             taken[owner].append(room)
-    running = [requests_running(each.death, lines, library) for each in gone]
-    told = [reported_death(each, taken[at], running[at]) for at, each in enumerate(gone)]
+    told = []
+    last = {each.death.instance.name: each.death.at for each in sorted(gone, key=lambda each: each.death.at)}
+    for at, each in enumerate(gone):
+        name, back = each.death.instance.name, next_start(each.death, gone)
+        serves = back is not None and each.death.at == last[name] and served.answered_after(name, back)
+        running = requests_running(each.death, lines, library)
+        told.append(reported_death(each, taken[at], running)._replace(back=back, serves=serves))
     return sorted(told, key=lambda one: one.at), left
 
 

@@ -144,6 +144,14 @@ def reported_death(each: ProvenDeath, broken: Sequence[Room], running: int | Non
     )  # fmt: skip
 
 
+def next_start(death: DeathProof, gone: Iterable[ProvenDeath]) -> float | None:
+    """When the instance started again after this death, unless it did so only after a later one."""
+    one = death.instance
+    again = min((start for start in one.started if start > death.at), default=None)
+    later = [each.death.at for each in gone if each.death.instance.name == one.name and each.death.at > death.at]
+    return again if again is not None and again <= min(later, default=again) else None
+
+
 def _as_rooms_say(name: str, headline: str, broken: Sequence[Room]) -> str:
     """The sentence of its rooms, which tells whether it died before it got them; of both kinds one that covers both."""
     said = {room.cause.headline for room in broken if room.cause is not None and room.cause.code in GONE.values()}

@@ -506,6 +506,36 @@ def test_of_a_process_whose_launcher_is_not_known_both_places_are_named() -> Non
     assert death.untold[0].what.startswith("what ended decode0")
 
 
+@pytest.mark.parametrize("again", [True, False])
+def test_a_decode_that_started_again_after_its_death_is_said_to_be_back(tmp_path: Path, again: bool) -> None:
+    """Only the last start tells that it serves; what an earlier start answered shows nothing of the later one."""
+    listens = "INFO:     Uvicorn running on http://127.0.0.1:30002 (Press CTRL+C to quit)"
+    answer = ACCESS.format(1, "/generate", "200 OK")
+    lines = []
+    for number in (1, 2, 3):
+        first = 100 * number
+        said = [
+            f"pdctl: decode-0 generation {number}: {BY_PDCTL}",
+            listens,
+            "The server is fired up and ready to roll!",
+        ]
+        said += [answer] if number < 3 or again else []
+        said += [f"pdctl: decode-0 generation {number} {KILLED}"] if number < 3 else []
+        lines += [f"{at(first + 10 * place)} {text}" for place, text in enumerate(said)]
+    path = tmp_path / "decode-0.log"
+    path.write_text("\n".join(lines) + "\n")
+    found = diagnose(library([str(path)]))
+    assert [one.serves for one in found.deaths] == [False, again]
+    assert [one.back is not None and one.back > one.at for one in found.deaths] == [True, True]
+    written = io.StringIO()
+    show(found, Term(written), dt.timezone.utc)
+    told = [line for line in written.getvalue().splitlines() if "since then:" in line]
+    assert [("started at 2026-11-21 02:" in line, "answered requests since" in line) for line in told] == [
+        (True, False),
+        (True, again),
+    ]
+
+
 RAN = (
     f"{at(30)} Decode batch, #running-req: 1, #token: 71, token usage: 0.02, pre-allocated usage: 0.00, "
     "#prealloc-req: 0, #transfer-req: 0, #retracted-req: 0, cpu graph: False, gen throughput (token/s): 72.13, "
