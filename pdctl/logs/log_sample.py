@@ -231,10 +231,16 @@ class LogClocks:
         """The same for all logs without dates: files given together belong to the same day."""
         ranges = {log.instance: self._dated(log) for log in self._logs}
         dated = [range_ for range_ in ranges.values() if range_ is not None]
-        logs = [log for log in self._logs if ranges[log.instance] is None and self._sample(log).stamps]
+        # A stamp with an impossible date (2026-02-30) has no time, but it is not one without a date.
+        undated = {
+            log.instance: [stamp for stamp in self._sample(log).stamps if not stamp.year]
+            for log in self._logs
+            if ranges[log.instance] is None
+        }
+        logs = [log for log in self._logs if undated.get(log.instance)]
         if not logs:
             return 0.0
-        stamps = [stamp for log in logs for stamp in self._sample(log).stamps]
+        stamps = [stamp for log in logs for stamp in undated[log.instance]]
         clocks = [stamp.hour * 3600.0 + stamp.minute * 60.0 + stamp.second for stamp in stamps]
         changed = max(modified(log.parts[-1]) for log in logs)
         whole = (min(first for first, _ in dated), max(last for _, last in dated)) if dated else None

@@ -217,6 +217,8 @@ def kind_of(library: Library, log: Log) -> FoundKind:
     kind = _kind(log, sample.identity, lines, known)
     # Lines are counted only if the sentence needs their number, because counting reads the whole log.
     looked_at = min(len(lines), library.lines(log)) if kind is SourceKind.FOREIGN else len(lines)
+    if kind is SourceKind.EMPTY and log.notes and not log.size:
+        return FoundKind(kind, lines, known, "it was not read (see the note)")
     return FoundKind(kind, lines, known, _describe_kind(kind, sample.identity, lines, known, looked_at, log.size))
 
 

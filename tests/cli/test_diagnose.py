@@ -138,6 +138,15 @@ def test_no_verb_is_silent_over_what_is_no_log(verb: Verb, tmp_path: Path) -> No
         assert "binary" in verb.err
 
 
+def test_a_file_that_was_not_read_is_not_called_empty(verb: Verb, tmp_path: Path) -> None:
+    with (tmp_path / "sparse.log").open("wb") as file:
+        file.truncate(1 << 40)
+    verb("diagnose", tmp_path / "sparse.log")
+    assert "  sparse: it was not read (see the note)\n" in verb.out
+    assert ": it was not read\n" in verb.out + verb.err
+    assert "wrote nothing" not in verb.out
+
+
 def test_a_rid_where_a_room_is_expected_is_understood(verb: Verb) -> None:
     assert verb("trace-room", "67bb508ed39b4c6c9db20b4beddf121a", BROKEN, "-o", "json") == 1
     told = json.loads(verb.out)

@@ -132,6 +132,21 @@ def test_who_was_not_asked_in_time_is_neither_down_nor_unreachable() -> None:
     assert status["PD205"] == ("unknown", f"bootstrap servers of prefill-0: {late}")
 
 
+@for_each("url", ["file:///etc/passwd", "ftp://10.0.0.1", "prefill-0"])
+def test_no_command_fetches_what_is_no_address_of_a_server(url: str) -> None:
+    facts = real.down(healthy(), "prefill-0", f"'{url}' is no http:// or https:// address")
+    engines = tuple(
+        dataclasses.replace(each, endpoint=dataclasses.replace(each.endpoint, url=url))
+        if each.endpoint.name == "prefill-0"
+        else each
+        for each in facts.engines
+    )
+    fixes = [
+        one.fix for one in check_run.run(dataclasses.replace(facts, engines=engines)).findings if one.code == "PD604"
+    ]
+    assert fixes == [f"register prefill-0 under its own http:// or https:// URL in place of {url}"]
+
+
 @for_each(
     ("reason", "code"),
     [

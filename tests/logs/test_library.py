@@ -227,6 +227,20 @@ def test_pasted_excerpts_without_dates_share_one_day_and_say_so(tmp_path: Path, 
     assert any(note.startswith("decode, prefill1: lines carry no date") for note in library.notes)
 
 
+def test_a_date_that_no_calendar_has_is_not_called_none(tmp_path: Path, environ: dict[str, str]) -> None:
+    line = "room=2148025886387619708 is bootstrapped\n"
+    (tmp_path / "prefill-0.log").write_text(f"[2026-02-30 10:00:00 TP0] {line}")
+    library = Library(open_logs([str(tmp_path)]), environ=environ)
+    (event,) = library.of_room(2148025886387619708)
+    assert event.t is None
+    assert library.notes == ()
+    (tmp_path / "prefill-1.log").write_text(f"[10:00:00 TP0] {line}")
+    library = Library(open_logs([str(tmp_path)]), environ=environ)
+    library.of_room(2148025886387619708)
+    (note,) = library.notes
+    assert note.startswith("prefill-1: lines carry no date; taken to be of ")
+
+
 def test_the_zone_is_the_one_asked_for_or_the_one_the_log_betrays(tmp_path: Path, environ: dict[str, str]) -> None:
     (tmp_path / "prefill.log").write_text(
         "[2026-11-21 04:00:00] room=2148025886387619708 is bootstrapped\n"

@@ -12,6 +12,7 @@ from pdctl.catalogue.entry import Needs, Severity
 from pdctl.doctor import server_info
 from pdctl.doctor.bootstrap_ports import WILDCARD, address, machine, port_claims
 from pdctl.doctor.check import Check, Depth, Skipped, Unknown, finding, names, shorten_lines
+from pdctl.fleet.address import URL
 from pdctl.fleet.engine_probe import PATHS as INFO_PATHS
 from pdctl.fleet.observations import PAIR, UNASKED
 from pdctl.shell_quoting import pasteable
@@ -75,12 +76,17 @@ def recorded(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def _down(engine: ObservedEngine) -> Finding:
+    url = engine.endpoint.url
+    look = f"curl -sS {pasteable(url)}/health"
+    if not URL.fullmatch(url):  # curl would read a file:// URL
+        name = pasteable(engine.endpoint.name)
+        look = f"register {name} under its own http:// or https:// URL in place of {pasteable(url)}"
     return finding(
         "PD604",
         engine.endpoint.name,
         observed=engine.reason or "no answer",
         expected="an answer on /server_info",
-        look=f"curl -sS {pasteable(engine.endpoint.url)}/health",
+        look=look,
         evidence=shorten_lines([_line(engine, one) for one in engine.replies if not one.reason.startswith(UNASKED)]),
     )
 
