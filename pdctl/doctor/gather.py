@@ -253,8 +253,9 @@ def count_signatures(events: Iterable[Event]) -> tuple[SignatureLine, ...]:
         else:
             text = event.text.strip()[:CUT]
             kept[key] = SignatureLine(
-                event.instance, event.row.cause, str(event.place), text, event.room, about=about, at=event.t
-            )
+                event.instance, event.row.cause, str(event.place), text, event.room, about=about, at=event.t,
+                by_router=event.role == "router",
+            )  # fmt: skip
     return tuple(kept.values())
 
 

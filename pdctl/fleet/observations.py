@@ -372,7 +372,7 @@ class SignatureLine:
     about: the URL of the worker that a router's line names, "" if the line is about the instance itself. at: when the
     first was written, in seconds since the epoch; None: it has no time. seconds: from the first to the last of them.
     answered: the number of requests the instance answered with 200 since it last became ready, counted only as far as
-    it matters for the code.
+    it matters for the code. by_router: a router wrote it; an engine cannot tell a client from the router before it.
     """
 
     instance: str
@@ -385,3 +385,4 @@ class SignatureLine:
     answered: int = 0
     about: str = ""
     at: float | None = None
+    by_router: bool = False

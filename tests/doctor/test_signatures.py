@@ -85,6 +85,32 @@ def test_a_line_about_a_worker_is_kept_apart_with_its_worker_and_its_time(tmp_pa
     assert kept[0].at == kept[1].at - 3
 
 
+def test_only_a_router_can_tell_that_the_client_left(tmp_path: Path) -> None:
+    """An engine writes the same line for a leg that the router drops to retry its request."""
+    log = {
+        "router": "[2026-11-23 17:20:00.000] pdctl: router generation 1: python3 -m pdctl.router --port 8000\n"
+        "[2026-11-23 17:20:09.000] Finish room=4079256317657669 rid=b75047d78420881489aec0bc3e8271c4 "
+        "request_id=b75047d78420881489aec0bc3e8271c4 attempt=1 prefill=http://127.0.0.1:30000 "
+        "decode=http://127.0.0.1:30001 status=- outcome=client_gone prefill_ms=- first_byte_ms=- total_ms=1000.2\n",
+        "prefill-0": "[2026-11-23 17:20:00.000] pdctl: prefill-0 generation 1: python3 -m pdctl.engine --port 30000\n"
+        + "[2026-11-23 17:20:09.000] Aborted 1 request(s) matching rid='74ad9ff27b00454c94b557ddc4eed3f7'\n" * 2,
+    }
+    for name, text in log.items():
+        (tmp_path / f"{name}.log").write_text(text)
+    report = check_run.run(gather(Request(depth=Depth.STATIC, logs=(str(tmp_path),))))
+    said = {one.instance: (one.headline, one.fix) for one in report.findings if one.code == "PD706"}
+    assert said == {
+        "router": (
+            "the log of router has a line that means client abort",
+            "pdctl trace-room 4079256317657669",
+        ),
+        "prefill-0": (
+            "the log of prefill-0 has 2 lines that mean an abort from outside, by the client or by the router",
+            f"pdctl rooms {tmp_path} shows which were retried",
+        ),
+    }
+
+
 def test_what_was_read_is_known() -> None:
     facts = read("2p1d-healthy-info-sgl0523")
     assert facts.logged == ("decode0", "prefill0", "prefill1", "router")

@@ -6,12 +6,14 @@ import math
 import time
 from dataclasses import replace
 from functools import lru_cache, partial
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue import book
 from pdctl.catalogue.entry import Needs, Severity
 from pdctl.doctor.bootstrap_ports import endpoint_key
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
+from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:
     from pdctl.catalogue.entry import Entry
@@ -27,6 +29,7 @@ PASSED = {
     "PD603": Severity.INFO,
     "PD604": Severity.WARNING,
 }
+CLIENT_LEFT = "PD706"  # to an engine the router is the client, and it drops legs of requests that it retries
 SET_UP = ("PD2", "PD3")  # codes about configuration: what is configured wrong fails again and again
 FEW = 2  # this many lines prove nothing while other requests are answered
 OFTEN = 100  # answered requests per line from which on any number of lines proves nothing
@@ -86,14 +89,19 @@ def _finding_of_line(entry: Entry, line: SignatureLine, subject: str) -> Finding
         file=line.place.rpartition(":")[0],
         room=line.room if line.room is not None else "ROOM",
     )
+    aborted = entry.code == CLIENT_LEFT and not line.by_router
     said = entry.slug.replace("-", " ")
+    said = "an abort from outside, by the client or by the router" if aborted else said
     lines = f"{line.count} lines that mean" if line.count > 1 else "a line that means"
     headline = f"the log of {line.instance} has {lines} {said}"
     if subject != line.instance:
         headline += f" of {subject}"
         headline += f", at {_time(line.at)}" if line.at is not None else ""
         headline += f" to {_time(line.at + line.seconds)}" if line.at is not None and line.seconds >= 1 else ""
-    fix = f"pdctl trace-room {line.room}" if line.room is not None else found.fix
+    fix = (
+        f"pdctl rooms {pasteable(str(PurePath(line.place).parent))} shows which were retried" if aborted else found.fix
+    )
+    fix = f"pdctl trace-room {line.room}" if line.room is not None else fix
     when = (-math.inf, math.inf) if line.at is None else (line.at, line.at + line.seconds)
     return replace(found, headline=headline, fix=fix, seen=when)
 
