@@ -46,6 +46,8 @@ ENTRIES: tuple[Entry, ...] = tuple(entry for family in FAMILIES for entry in fam
 _BY_CODE = {entry.code: entry for entry in ENTRIES}
 _BY_SLUG = {entry.slug: entry for entry in ENTRIES}
 SUGGESTED = 3
+SAME_WORDS = 0.85
+LINE_FIX = "for a line of a log: pdctl diagnose LOG; `pdctl explain --all` lists the codes"
 LOOKALIKES = str.maketrans("OIL", "011")  # letters typed in place of digits
 
 
@@ -93,6 +95,11 @@ def _means(pattern: str, each: Entry) -> bool:
 
 
 def _unknown(word: str) -> UsageError:
+    """The error for a word that names no entry. A sentence suggests only a slug of the same words."""
+    if " " in word.strip():
+        same = [_BY_SLUG[name] for name in similar("-".join(word.lower().split()), _BY_SLUG, cutoff=SAME_WORDS)]
+        meant = f"did you mean {same[0].code} ({same[0].slug})?" if same else LINE_FIX
+        return UsageError(f"no code or slug `{word}`", meant)
     near = [f"{each.code} ({each.slug})" for each in _similar_entries(word.strip())]
     meant = f"did you mean {' or '.join(near)}?" if near else "`pdctl explain --all` lists them"
     return UsageError(f"no code or slug `{word}`", meant)

@@ -78,3 +78,17 @@ def test_nothing_asked_for_is_nothing_selected() -> None:
 def test_a_pattern_that_means_nothing_is_a_mistake(pattern: str) -> None:
     with pytest.raises(UsageError, match="no code or slug"):
         book.select(["PD201", pattern])
+
+
+@for_each("line", ["Decode handshake failed", "Decode died of it", "KVTransferError: prefill rank lost", "two words"])
+def test_a_line_of_a_log_is_no_misspelt_slug(line: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        book.select([line])
+    assert refused.value.fix == "for a line of a log: pdctl diagnose LOG; `pdctl explain --all` lists the codes"
+
+
+@for_each("words", ["bootstrap port null", "Bootstrap  port nul"])
+def test_a_slug_with_spaces_is_a_misspelt_slug(words: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        book.select([words])
+    assert refused.value.fix == "did you mean PD201 (bootstrap-port-null)?"
