@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from pdctl.fleet.address import LAST_PORT, Unanswered, join, parse
 from pdctl.fleet.observations import Endpoint
 from pdctl.manifests import read as manifests
 from pdctl.quick_definitions import NamedTuple
+from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +26,11 @@ if TYPE_CHECKING:
     from pdctl.layout.instance_plan import Plan
     from pdctl.manifests.manifest import Manifest
     from pdctl.topology.model import Topology
+
+
+SCRIPTS = (".sh", ".bash")
+HEAD = 64 << 10  # bytes that tell a log
+LOGS = ("*", "*/*")  # where a directory of logs has them
 
 
 class Progress(NamedTuple):
@@ -159,9 +166,31 @@ def _sorted(files: Sequence[str]) -> tuple[list[str], list[str]]:
     topologies: list[str] = []
     others: list[str] = []
     for each in files:
-        kind = manifests.TOPOLOGY if each != manifests.STDIN else manifests.MANIFEST
-        (topologies if (manifests.sort(each) or kind) == manifests.TOPOLOGY else others).append(each)
+        kind = manifests.sort(each)
+        exists = each != manifests.STDIN and Path(each).exists()
+        if exists and not kind:
+            _refuse_logs(each)
+        is_manifest = each == manifests.STDIN or (exists and Path(each).suffix in SCRIPTS)
+        kind = kind or (manifests.MANIFEST if is_manifest else manifests.TOPOLOGY)
+        (topologies if kind == manifests.TOPOLOGY else others).append(each)
     return topologies, others
+
+
+def _refuse_logs(name: str) -> None:
+    """Raise UsageError if `name` is a log, or a directory of logs without a topology, or of such directories."""
+    from pdctl.engines.row_matching import speech  # late, as below: it compiles all rows
+
+    path, fix = Path(name), f"pdctl diagnose {pasteable(name)}"
+    if path.is_dir():
+        from pdctl.logs.source import is_log
+
+        if not any(path.glob("*.y*ml")) and any(is_log(file.name) for files in LOGS for file in path.glob(files)):
+            raise UsageError(f"{name} is a directory of logs, not a topology", fix)
+    elif path.is_file():
+        with path.open("rb") as stream:
+            head = stream.read(HEAD).splitlines()
+        if any(said is not None for _, said in speech().read(head)):
+            raise UsageError(f"{name} is a log, not a topology", fix)
 
 
 def _check(words: Words, topologies: Sequence[str], others: Sequence[str], servers: bool) -> None:

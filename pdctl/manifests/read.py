@@ -167,7 +167,9 @@ def text_of(path: str) -> str:
             fix = f"a command line goes to standard input: echo {shlex.quote(path)} | pdctl import -"
         raise UsageError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}", fix) from None
     if len(raw) > LARGEST:
-        raise UsageError(f"{path} is larger than {LARGEST >> 20} MiB", "is this a manifest, or a log?")
+        raise UsageError(
+            f"{path} is larger than {LARGEST >> 20} MiB", "is this a manifest, or a log? `pdctl diagnose` reads logs"
+        )
     text = raw.decode("utf-8-sig", errors="replace")
     if "\0" in text:
         raise UsageError(f"{path} is a binary file", "name a YAML file or a shell script")

@@ -51,6 +51,41 @@ def written(folder: Path, text: str, name: str = "blue.yaml") -> Path:
 # --- what is refused
 
 
+ROOMS = ROOT / "tests" / "data" / "rooms"
+LOGS = ROOMS / "1p1d-decode-killed-info-sgl0523"
+
+
+@pytest.mark.parametrize(
+    ("subject", "kind"),
+    [
+        *((path, "log") for path in sorted(LOGS.glob("*.log"))),
+        (LOGS, "directory of logs"),
+        (ROOMS, "directory of logs"),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_logs_go_to_diagnose(capsys: pytest.CaptureFixture[str], subject: Path, kind: str) -> None:
+    said = Said(capsys, subject, "--static")
+    assert (said.code, said.out) == (2, "")
+    assert said.err == f"error: {subject} is a {kind}, not a topology\n  fix: pdctl diagnose {subject}\n"
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "#!/bin/bash\n", "echo hello\n"])
+def test_a_script_that_starts_nothing_is_no_topology(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str
+) -> None:
+    script = written(tmp_path, text, "run.sh")
+    said = Said(capsys, script, "--static")
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith(f"error: nothing in {script} starts an SGLang engine or a router\n  fix: name manifests")
+
+
+def test_a_script_that_is_not_there_is_a_missing_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    said = Said(capsys, tmp_path / "run.sh", "--static")
+    assert said.code == 2
+    assert f"there is no file {tmp_path / 'run.sh'}" in said.err
+
+
 PAIR = ("--prefill", "http://127.0.0.1:1,2", "--decode", "http://127.0.0.1:3")
 
 
