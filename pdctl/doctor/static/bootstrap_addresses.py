@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, finding
 from pdctl.doctor.static.server_sources import engines_behind, service_of, written, written_hosts
+from pdctl.doctor.static.servers import RouterLine
 from pdctl.engines.kinds import router_kind
 from pdctl.engines.sglang.behaviour import WILDCARD_REGISTERS_ITSELF
 from pdctl.fleet.address import host_and_port
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pdctl.doctor.check import Finding, Verdict
-    from pdctl.doctor.static.servers import RouterLine, Server, Servers
+    from pdctl.doctor.static.servers import Server, Servers
     from pdctl.manifests.command_lines import Listed
     from pdctl.manifests.manifest import SaidSetting
 
@@ -372,9 +373,9 @@ def _exposed(servers: Servers, engine: Server) -> str:
 
 
 class WantedPort(NamedTuple):
-    """A port that an engine is told to listen on. `place` says where."""
+    """A port that an engine or a router is told to listen on. `place` says where."""
 
-    engine: Server
+    engine: Server | RouterLine
     port: int
     kind: str  # http | bootstrap
     place: str
@@ -394,7 +395,9 @@ class PortCollision(NamedTuple):
 
 @lru_cache(maxsize=2)
 def port_collisions(servers: Servers) -> tuple[PortCollision, ...]:
-    """Ports given to two engines of one pod or host. The layout finds those of a plan (see arithmetic.py).
+    """Ports that two engines, or an engine and a router, of one pod or host are given.
+
+    The layout finds those of a plan (see arithmetic.py).
 
     Only the fixed ports: the blocks that SGLang derives from them are checked by the plan. Each port that should move
     has one free port, which no other is given.
@@ -402,6 +405,7 @@ def port_collisions(servers: Servers) -> tuple[PortCollision, ...]:
     if servers.manifest is None:
         return ()
     wanted = [each for engine in servers.engines for each in _bound(engine)]
+    wanted += [each for router in servers.routers for each in _bound_by_router(router)]
     found: list[PortCollision] = []
     free: dict[tuple[int, str], int] = {}
     for one, other in combinations(wanted, 2):
@@ -413,7 +417,7 @@ def port_collisions(servers: Servers) -> tuple[PortCollision, ...]:
         if key not in free:
             used = {each.port for each in wanted if each.engine.network == other.engine.network} | {*free.values()}
             both = one.kind == other.kind == "bootstrap"
-            least = one.port if both else max(one.engine.port or 0, other.engine.port or 0, one.port)
+            least = one.port if both else max(_http(one), _http(other), one.port)
             dialled = (port for port in _dialled_for(servers, other) if port not in used)
             free[key] = next(dialled, None) or next(port for port in count(least + 1) if port not in used)
         found.append(PortCollision(one, other, free[key]))
@@ -423,6 +427,8 @@ def port_collisions(servers: Servers) -> tuple[PortCollision, ...]:
 
 def _dialled_for(servers: Servers, wanted: WantedPort) -> Iterator[int]:
     """The ports by which routers call an engine's HTTP or bootstrap port, or would if it listened there."""
+    if isinstance(wanted.engine, RouterLine):
+        return
     for router in servers.routers:
         for each in router.prefills if wanted.engine.role == "prefill" else router.decodes:
             host, port = host_and_port(each.url)
@@ -456,7 +462,11 @@ def _and_the_router(servers: Servers, each: PortCollision) -> str:
     return ""
 
 
-def _are_two_addresses(one: Server, other: Server) -> bool:
+def _http(wanted: WantedPort) -> int:
+    return (wanted.engine.port if not isinstance(wanted.engine, RouterLine) else wanted.port) or 0
+
+
+def _are_two_addresses(one: Server | RouterLine, other: Server | RouterLine) -> bool:
     """Whether the two bind different addresses, so both may have the port. A wildcard or variable may overlap."""
     hosts = [engine.flags.text("host") if engine.flags.has("host") else LOOPBACK_HOST for engine in (one, other)]
     if None in hosts or any(host in WILDCARD for host in hosts):
@@ -475,6 +485,13 @@ def _bound(engine: Server) -> Iterator[WantedPort]:
         if port is not None:
             place = said.evidence if said is not None else f"{engine.name}: no --{name}, so {port}"
             yield WantedPort(engine, port, kind, place)
+
+
+def _bound_by_router(router: RouterLine) -> Iterator[WantedPort]:
+    """Only the port that is written: the default differs by router."""
+    said, port = router.flags.find("port"), router.flags.number("port")
+    if said is not None and port is not None:
+        yield WantedPort(router, port, "http", said.evidence)
 
 
 CHECKS = (

@@ -225,3 +225,18 @@ def test_a_selector_without_pods_makes_no_wrong_bootstrap_port() -> None:
     assert not found(pods(selector="prefil", router=router), "PD201")
     assert found(pods(selector="prefil", router=router), "PD221")
     assert found(pods("--disaggregation-bootstrap-port 9000", selector="prefil", router=router), "PD201")
+
+
+@for_each(
+    ("port", "told"),
+    [
+        ("--port 30000", ["start router with --port 30001"]),
+        ("--port 8998 --host 0.0.0.0", ["start router with --port 30001"]),
+        ("--port 30000 --host 10.0.0.9", []),  # the prefill listens on loopback
+        ("--port 8000", []),
+    ],
+)
+def test_a_router_has_no_port_of_an_engine(port: str, told: list[str]) -> None:
+    router = f"{LAUNCH_ROUTER} --pd-disaggregation --prefill http://127.0.0.1:30000 8998 {port}"
+    assert [each.fix for each in found(script(f"{ENGINE} {PREFILL}", router), "PD218")] == told
+    assert not found(script(f"{ENGINE} {PREFILL}", f"ssh 10.0.0.9 {router}"), "PD218")
