@@ -81,5 +81,5 @@ def _read(sources: log_sources.Sources, reading: LogReading, verbose: bool) -> D
         progress.close()
     if verbose:
         read_stats(library, time.monotonic() - began, term.err())
-    notes = (*found.notes, sources.ended) if sources.ended else found.notes
+    notes = (*log_sources.several_deployments(library, "diagnose"), *found.notes, *filter(None, (sources.ended,)))
     return found._replace(lost=sources.lost, ended=sources.ended, notes=notes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -46,6 +47,7 @@ OutputFile = option("--output-file", metavar="FILE", help="Write the answer ther
 QUIET = 1.0  # seconds before it shows
 REDRAW = 0.1  # seconds
 BAR = 24
+DIRECTORIES = 24  # directories named in a note at most
 
 
 class Sources(NamedTuple):
@@ -183,6 +185,23 @@ def window_note(library: Library, zone: dt.tzinfo | None) -> str:
     if first is None or last is None:
         return f"no line was written {span}: no line of these logs carries a time"
     return f"no line was written {span}: these logs have lines {wording.window((first, last), zone)}"
+
+
+def several_deployments(library: Library, verb: str) -> tuple[str, ...]:
+    """A note if two or more directories each hold a prefill's and a decode's log: they may be several deployments."""
+    roles: dict[str, set[str]] = {}
+    for log in library.logs:
+        for part in log.parts:
+            roles.setdefault(os.path.dirname(part.path) or ".", set()).add(library.identity(log).role)  # noqa: PTH120
+    whole = sorted(folder for folder, held in roles.items() if held >= {"prefill", "decode"})
+    if len(whole) < 2:
+        return ()
+    commands = "; ".join(f"pdctl {verb} {shlex.quote(folder)}" for folder in whole[:DIRECTORIES])
+    more = f"; and {len(whole) - DIRECTORIES} more" if len(whole) > DIRECTORIES else ""
+    return (
+        f"{len(whole)} directories hold logs of a prefill and a decode each, and all count as one deployment here; if "
+        f"they are several, ask about each: {commands}{more}",
+    )
 
 
 class Scanning:

@@ -99,10 +99,10 @@ def command(
     wanted = [*(filters or []), *(f"{key}={name}" for key, name in (("prefill", prefill), ("decode", decode)) if name)]
     keep = matcher(wanted, outcome or [], None if least is None else flag_seconds("--min-duration", least))
     sources = log_sources.sources(paths or [], run)
-    known, notes = _read(sources, LogReading(since, until, tz, dialects, index), verbose, build)
+    known, notes, several = _read(sources, LogReading(since, until, tz, dialects, index), verbose, build)
     found = sorted((room for room in known if keep(room)), key=FIELDS[sort.value].key, reverse=reverse)  # type: ignore[arg-type]
     found = found[:limit]
-    said = (*notes.lines(listed=bool(known)), *_unmatched(known, wanted))
+    said = (*several, *notes.lines(listed=bool(known)), *_unmatched(known, wanted))
     with to_file(output_file) as stream:
         if output is RoomListForm.TEXT:
             render.show(found, stream, timezone(tz))
@@ -188,7 +188,7 @@ def _code_of_empty_list(notes: ListNotes) -> ExitCode:
 
 def _read(
     sources: log_sources.Sources, reading: LogReading, verbose: bool, build: bool
-) -> tuple[Sequence[RoomSummary], ListNotes]:
+) -> tuple[Sequence[RoomSummary], ListNotes, tuple[str, ...]]:
     began, progress = time.monotonic(), Scanning(term.err())
     try:
         library = log_sources.library(log_sources.opened(sources), reading, progress)
@@ -205,4 +205,4 @@ def _read(
         progress.close()
     if verbose:
         read_stats(library, time.monotonic() - began, term.err())
-    return found, notes
+    return found, notes, log_sources.several_deployments(library, "rooms")

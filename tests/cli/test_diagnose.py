@@ -107,6 +107,24 @@ def test_what_was_not_understood_stands_beside_the_good_news(verb: Verb, tmp_pat
     assert "no line of the 50 looked at" in verb.out
 
 
+def test_a_directory_of_several_deployments_is_said_to_be_one(verb: Verb, tmp_path: Path) -> None:
+    """One directory for each host of a deployment is no such case: there, no host has both roles."""
+    for name in ("first", "the second"):
+        shutil.copytree(KILLED, tmp_path / name)
+    for asked in ("diagnose", "rooms"):
+        verb(asked, tmp_path)
+        said = verb.out + verb.err
+        assert "2 directories hold logs of a prefill and a decode each" in said
+        assert f"pdctl {asked} {tmp_path}/first; pdctl {asked} '{tmp_path}/the second'" in said
+        verb(asked, tmp_path / "first")
+        assert "directories hold logs" not in verb.out + verb.err
+    for name, role in (("first", "decode"), ("the second", "prefill")):
+        (tmp_path / name / f"{role}0.log").unlink()
+    for asked in ("diagnose", "rooms"):
+        verb(asked, tmp_path)
+        assert "directories hold logs" not in verb.out + verb.err
+
+
 def test_other_rooms_are_not_denied_where_one_is_not_named(verb: Verb) -> None:
     assert verb("trace-room", "123", HEALTHY) == 5
     assert "no line of these logs names room 123" in verb.err
