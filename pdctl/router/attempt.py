@@ -196,7 +196,8 @@ class Attempt:
         leg.record.problem = text
         self.pair.stats.leg_failures[leg.role.value, cause.value] += 1
         if self._end.done() or (self._committed and leg is self.prefill):
-            logger.warning("Late failure %s: %s %s", self.record.where, leg.role.value, text)
+            for where in self.record.where():
+                logger.warning("Late failure %s: %s %s", where, leg.role.value, text)
             return
         self.failure = self.failure or LegFailure(leg.role, leg.worker, cause, status, text, leg.retry_after)
         other = self.decode if leg is self.prefill else self.prefill

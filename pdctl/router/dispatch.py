@@ -134,7 +134,8 @@ class Dispatcher:
         self._ledger.open(record)
         pair.breaker.begin()
         if self._shown:
-            line(f"Dispatch {record.where} bootstrap={record.bootstrap} path={record.path}")
+            for where in record.where():
+                line(f"Dispatch {where} bootstrap={record.bootstrap} path={record.path}")
         now, args = record.began, self._args
         deadlines = (give_up, now + args.prefill_timeout, now + args.first_byte_timeout)
         payload = body.pieces(prefill.host, port, rooms)
@@ -162,9 +163,11 @@ class Dispatcher:
         for worker in attempt.aborted:
             self._abort(worker, call.body.rids, record)
         if failure is not None:
-            logger.warning("%s: %s", _finish(record), failure)
+            for text in _finish(record):
+                logger.warning("%s: %s", text, failure)
         elif self._shown:
-            line(_finish(record))
+            for text in _finish(record):
+                line(text)
 
     def _give_up(self, call: ClientCall, failure: LegFailure | None, attempts: int) -> None:
         """Answer a client whose request no attempt has answered."""
@@ -246,14 +249,15 @@ def _retry_after(failure: LegFailure) -> bytes:
     return b"retry-after: %b\r\n" % failure.retry_after if failure.retry_after else RETRY_AFTER
 
 
-def _finish(record: Record) -> str:
+def _finish(record: Record) -> list[str]:
     leg, began = record.prefill_leg, record.began
     times = (leg.ended or leg.answered, record.first_byte, record.ended)
     prefill, first, total = (f"{(then - began) * 1000:.1f}" if then else "-" for then in times)
-    return (
-        f"Finish {record.where} status={record.status or '-'} outcome={record.outcome.value} "
-        f"prefill_ms={prefill} first_byte_ms={first} total_ms={total}"
+    end = (
+        f"status={record.status or '-'} outcome={record.outcome.value} prefill_ms={prefill} first_byte_ms={first} "
+        f"total_ms={total}"
     )
+    return [f"Finish {where} {end}" for where in record.where()]
 
 
 class Policy(Protocol):

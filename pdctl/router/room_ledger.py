@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 SCHEMA = "pdctl.router.rooms/1"
+LINE_BYTES = 32 * 1024  # of the rooms and rids in one log line: pdctl's own reader keeps 64 KiB of a line
+ROOM_BYTES = 18  # of a room below 2^53, and two commas
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
@@ -108,15 +110,22 @@ class Record:
         self.prefill_leg = LegRecord()
         self.decode_leg = LegRecord()
 
-    @property
-    def where(self) -> str:
-        """The part of a log line that says which request this is and which way it went."""
-        rooms = str(self.rooms[0]) if len(self.rooms) == 1 else ",".join(map(str, self.rooms))
-        rid = ",".join(self.rids) or self.request_id
-        return (
-            f"room={rooms} rid={rid} request_id={self.request_id} attempt={self.attempt} "
-            f"prefill={self.prefill} decode={self.decode}"
-        )
+    def where(self) -> list[str]:
+        """The part of a log line that says which request this is and which way it went.
+
+        A large batch has several, with some of the rooms and their rids each: readers of logs cut long lines.
+        """
+        way = f"request_id={self.request_id} attempt={self.attempt} prefill={self.prefill} decode={self.decode}"
+        rooms, rids = self.rooms, self.rids
+        if len(rooms) == 1 and len(rids) < 2:
+            return [f"room={rooms[0]} rid={rids[0] if rids else self.request_id} {way}"]
+        count = LINE_BYTES // (ROOM_BYTES + 4 * max(map(len, rids), default=0))  # 4: the most bytes of a character
+        paired = len(rids) == len(rooms)  # otherwise the engines refuse the rids, and some of them are enough
+        found = []
+        for at in range(0, len(rooms), count):
+            rid = ",".join(rids[at : at + count] if paired else rids[:count]) or self.request_id
+            found.append(f"room={','.join(map(str, rooms[at : at + count]))} rid={rid} {way}")
+        return found
 
     def document(self) -> dict[str, object]:
         """Return the record for JSON; rooms are below 2^53, so that every JSON reader preserves them."""

@@ -8,16 +8,25 @@ import re
 import signal
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 
 from pdctl.lifeline import Lifeline
+from pdctl.logs.blocks import LINE
+from pdctl.router.body import MAX_ITEMS
+from pdctl.router.room_ledger import Record
+from pdctl.trace.diagnose import diagnose
+from pdctl.trace.room import RoomOutcome
+from pdctl.trace.summaries import room_summaries
+from pdctl.trace.tracer import Tracer
 from tests.cases import for_each
 from tests.router.fleet import Client, until
 from tests.router.processes import PATIENCE, deployment, router
-from tests.router.workers import Worker, after, fine, hang
+from tests.router.workers import Worker, after, fine, hang, status
+from tests.trace.pasted import library
 
-LINE = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\] ")
+STAMPED = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\] ")
 
 
 def test_it_serves_logs_every_room_and_drains_on_sigterm() -> None:
@@ -37,7 +46,7 @@ def test_it_serves_logs_every_room_and_drains_on_sigterm() -> None:
                 last = await slow.answer()
                 assert (last.status, last.headers["connection"]) == (200, "close")
             assert await process.wait() == 0
-            assert all(LINE.match(line) for line in process.log.splitlines()), process.log
+            assert all(STAMPED.match(line) for line in process.log.splitlines()), process.log
             where = (
                 f"room={answer.room} rid=r-7 request_id=q-7 attempt=1 prefill={answer.pair[0]} decode={answer.pair[1]}"
             )
@@ -45,6 +54,55 @@ def test_it_serves_logs_every_room_and_drains_on_sigterm() -> None:
             assert f"Finish {where} status=200 outcome=ok prefill_ms=" in process.log
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome", "codes"), [(200, RoomOutcome.OK, []), (400, RoomOutcome.REFUSED, ["PD718"])]
+)
+def test_every_room_of_a_large_batch_is_found_in_its_log(
+    tmp_path: Path, code: int, outcome: RoomOutcome, codes: list[str]
+) -> None:
+    """Readers of logs cut lines at 64 KiB; rooms of 4,096 prompts take 69."""
+
+    async def scenario() -> tuple[str, list[int]]:
+        async with deployment() as (process, prefill, decode):
+            if code != 200:
+                prefill.usual = decode.usual = status(code)
+            async with Client(process.port) as client:
+                client.send("POST", "/generate", {"text": ["x"] * 4096})
+                assert (await client.answer()).status == code
+            process.process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+            return process.log, prefill.generations[0].body["bootstrap_room"]
+
+    log, rooms = asyncio.run(scenario())
+    assert max(map(len, log.splitlines())) < LINE
+    tracer = Tracer(library(tmp_path, router=log.encode()))
+    found = {one.room: one.outcome for one in room_summaries(tracer)}
+    assert found == dict.fromkeys(rooms, outcome)
+    for room in (rooms[0], rooms[-1]):
+        said = [event.row for event in tracer.trace(room).events]
+        assert said == ["dispatch", "finish-ok" if code == 200 else "finish-refused"]
+    assert [one.code for one in diagnose(tracer.library).findings] == codes
+
+
+@for_each("rids", [(), ("one",), tuple("😀" * 256 for _ in range(MAX_ITEMS)), tuple(map(str, range(MAX_ITEMS + 1)))])
+def test_no_line_about_a_batch_is_cut_and_rids_stand_beside_their_rooms(rids: tuple[str, ...]) -> None:
+    rooms = tuple(2**53 - 1 - at for at in range(MAX_ITEMS))
+    record = Record(
+        rooms=rooms, request_id="q" * 128, rids=rids, path="/generate", stream=False, attempt=1,
+        prefill="http://127.0.0.1:1", decode="http://127.0.0.1:2", bootstrap="127.0.0.1:3",
+    )  # fmt: skip
+    told: list[int] = []
+    for line in record.where():
+        assert len(line.encode()) < LINE - 4096
+        found = re.match(r"room=([\d,]+) rid=(\S+) request_id=q+ attempt=1 ", line)
+        assert found
+        here = found[1].split(",")
+        if len(rids) == len(rooms):
+            assert found[2] == ",".join(rids[len(told) : len(told) + len(here)])
+        told += map(int, here)
+    assert told == list(rooms)
 
 
 def test_a_second_signal_ends_it_at_once() -> None:
