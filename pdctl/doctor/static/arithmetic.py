@@ -12,10 +12,11 @@ from pdctl.doctor.server_info import NO_CONFIG, Family, model
 from pdctl.doctor.static.server_sources import NO_TEXT, written
 from pdctl.engines.sglang import behaviour
 from pdctl.engines.sglang.refusals import STAGING_ENV, STAGING_SPAN
+from pdctl.manifests.manifest import SCRIPT
 from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pdctl.doctor.check import Facts, Finding, Verdict
     from pdctl.doctor.server_info import CheckpointModel
@@ -59,6 +60,7 @@ PROBLEMS: Mapping[str, str] = {
     "port-range": "PD504",
     "memory": "PD504",
 }
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 ELSEWHERE = ("pair-attn-tp-divides", "pair-pp", "pair-page-size", "chunk-is-pages")
 SLICING = ("nixl", "mooncake", "mooncake_tcp")  # backends that slice a sliding window by heads (sglang 0.5.23 source)
 MET = re.compile(
@@ -231,10 +233,24 @@ def nodes(servers: Servers) -> Iterator[Finding]:
         if gpus is not None and per_node is not None and gpus < per_node:
             observed = f"{per_node} ranks on a node, the container has {gpus} GPUs"
             yield _nodes(side, observed, f"set nvidia.com/gpu to {per_node}, or --tp-size to {gpus * count}")
+        visible = side.env.get(VISIBLE) if _gets_the_variables(side) else None
+        if per_node is None or visible is None:
+            continue
+        ids = (visible.value or "").split(",")
+        if all(each.strip().isdigit() for each in ids) and len(ids) < per_node:
+            observed = f"{per_node} ranks on a node, which sees {len(ids)} GPU{'s' if len(ids) > 1 else ''}"
+            yield _nodes(side, observed, f"name {per_node} GPUs in {VISIBLE}", [visible.evidence])
 
 
-def _nodes(side: Server, observed: str, fix: str) -> Finding:
-    evidence = [said.evidence for name in ("tp-size", "pp-size", "nnodes") if (said := side.flags.find(name))]
+def _gets_the_variables(side: Server) -> bool:
+    """Whether it is started with the variables in front of its command: ssh and docker run pass none on."""
+    argv = side.container.argv if side.container is not None else ()
+    in_script = side.pod is not None and side.pod.kind == SCRIPT
+    return not in_script or argv[0].text.rpartition("/")[2].startswith("python")
+
+
+def _nodes(side: Server, observed: str, fix: str, more: Sequence[str] = ()) -> Finding:
+    evidence = [*more, *(said.evidence for name in ("tp-size", "pp-size", "nnodes") if (said := side.flags.find(name)))]
     return finding("PD504", side.name, observed, "ranks = nodes x GPUs", evidence or [side.place()], fix=fix)
 
 

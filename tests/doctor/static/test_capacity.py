@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pdctl.catalogue.entry import Severity
 from tests.cases import for_each
-from tests.doctor.written import doubt, embedded, found, manifest, pair, topology
+from tests.doctor.written import ENGINE, PREFILL, doubt, embedded, found, manifest, pair, script, topology
 
 LOAD = ("workload.isl=4000", "workload.osl=1000", "slo.tpot=40ms")
 
@@ -138,3 +138,21 @@ def test_two_instances_must_not_meet_at_one_rendezvous() -> None:
     assert said.observed == "--dist-init-addr 10.0.0.1:20000 and node rank 0 are also prefill:30000's"
     assert not found(pair(same, "--dist-init-addr 10.0.0.1:20032"), "PD504")
     assert not found(pair(f"{same} --node-rank 0", f"{same} --node-rank 1"), "PD504")
+
+
+@for_each(
+    ("gpus", "flags", "told"),
+    [
+        ("0,1", "--tp 4", ["name 4 GPUs in CUDA_VISIBLE_DEVICES"]),
+        ("0,1,2,3", "--tp 4", []),
+        ("0,1", "--tp 4 --nnodes 2", []),
+        ("$GPUS", "--tp 4", []),
+        ("", "--tp 4", []),
+        ("0", "--tp $TP", []),
+    ],
+)
+def test_a_script_shows_an_engine_as_many_gpus_as_it_has_ranks(gpus: str, flags: str, told: list[str]) -> None:
+    facts = script(f"CUDA_VISIBLE_DEVICES={gpus} {ENGINE} {PREFILL} {flags}")
+    assert [each.fix for each in found(facts, "PD504")] == told
+    for launcher in ("ssh 10.0.0.1", "docker run --gpus all image"):  # neither passes the variable on
+        assert not found(script(f"CUDA_VISIBLE_DEVICES={gpus} {launcher} {ENGINE} {PREFILL} {flags}"), "PD504")
