@@ -166,10 +166,12 @@ class Diagnosis(NamedTuple):
     def served(self) -> bool:
         """Whether a line shows that a client got its answer; without one, the absence of errors proves nothing.
 
-        A prefill answers its router; its own lines do not say what happens to that answer.
+        A prefill answers its router; its own lines do not say what happens to that answer. Nor does a decode's 200,
+        which begins a stream, where rooms are named and none of them is known to have ended.
         """
         prefills = {source.instance for source in self.sources if source.role == "prefill"}
-        return bool(self.tally.rooms.get("ok") or set(self.tally.answered) - prefills)
+        rooms = self.tally.rooms
+        return bool(rooms.get("ok") or (set(self.tally.answered) - prefills and not rooms.get("incomplete")))
 
     @property
     def fine(self) -> bool:

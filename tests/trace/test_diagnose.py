@@ -408,6 +408,17 @@ def test_a_prefills_answers_alone_do_not_show_that_the_deployment_serves() -> No
 ACCESS = 'INFO:     127.0.0.1:5000{} - "POST {} HTTP/1.1" {}'
 
 
+def test_rooms_of_which_none_is_known_to_have_ended_show_nothing_fine() -> None:
+    """The decode was killed; its own log merely stops, behind the beginnings of its answers."""
+    found = diagnose(
+        library([path for path in logs("1p1d-decode-killed-debug-sgl058") if path.endswith("decode0.log")])
+    )
+    assert found.tally.answered
+    assert dict(found.tally.rooms) == {"incomplete": 3}
+    assert (found.wrong, found.fine) == (False, False)
+    assert exit_code(found) is ExitCode.NOT_PROBED
+
+
 def test_every_request_for_tokens_is_counted_and_no_warm_up(tmp_path: Path) -> None:
     said = (
         ACCESS.format(1, "/generate", "200 OK"),  # its own
