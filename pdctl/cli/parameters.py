@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from pdctl.errors import ExitCode, UsageError
 from pdctl.quick_definitions import NamedTuple
@@ -101,7 +101,7 @@ class Slot(NamedTuple):
 def slots(command: Command) -> tuple[Slot, ...]:
     """The parameters of a verb in the order of its function, without its TypedLine."""
     found = []
-    for name, hint in get_type_hints(command, include_extras=True).items():
+    for name, hint in declared_types(command).items():
         if name == "return" or hint is TypedLine:
             continue
         declared = get_origin(hint) is Annotated
@@ -110,9 +110,20 @@ def slots(command: Command) -> tuple[Slot, ...]:
     return tuple(found)
 
 
+def declared_types(command: Command) -> dict[str, Any]:
+    """The annotations of a verb's function by parameter, as written."""
+    return {name: as_declared(hint) for name, hint in get_type_hints(command, include_extras=True).items()}
+
+
+def as_declared(hint: Any) -> Any:  # noqa: ANN401 - whatever stands in an annotation
+    """The annotation without what CPython 3.10 puts around that of a parameter whose default is None: Optional[…]."""
+    inside = [each for each in get_args(hint) if get_origin(each) is Annotated] if get_origin(hint) is Union else []
+    return inside[0] if inside else hint
+
+
 def _kind(hint: Any) -> tuple[type, bool]:  # noqa: ANN401 - a type, a union or list[…]
-    if isinstance(hint, types.UnionType):
-        (hint,) = (each for each in hint.__args__ if each is not types.NoneType)
+    if get_origin(hint) in (types.UnionType, Union):
+        (hint,) = (each for each in get_args(hint) if each is not types.NoneType)
     return (get_args(hint)[0], True) if get_origin(hint) is list else (hint, False)
 
 

@@ -10,7 +10,7 @@ import functools
 import inspect
 import re
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import typer
 
@@ -18,6 +18,7 @@ from pdctl.cli.app import VERBS, Verb, find_verb, functions
 from pdctl.cli.parameters import (
     PLAIN_ARGUMENT,
     TypedLine,
+    declared_types,
     first_spelling,
     line_name,
     refuse_number,
@@ -146,7 +147,7 @@ def _for_typer(command: Command) -> Callable[..., object]:
     """`command` with its parameters declared as Typer wants them."""
     line, known = line_name(command), {slot.name: slot for slot in slots(command)}
     flags = {name: first_spelling(slot) for name, slot in known.items()}
-    hints = get_type_hints(command, include_extras=True)
+    hints = declared_types(command)
     for name, slot in known.items():
         if slot.parameter is not PLAIN_ARGUMENT:
             hints[name] = Annotated[hints[name].__origin__, _declaration(slot.parameter)]

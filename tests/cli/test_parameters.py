@@ -6,14 +6,14 @@ import random
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import pytest
 import typer
 
 from pdctl.cli import usage
 from pdctl.cli.app import VERBS, functions
-from pdctl.cli.parameters import Slot, line_name, read_plain, slots
+from pdctl.cli.parameters import Slot, as_declared, line_name, read_plain, slots
 from tests.cases import for_each
 
 if TYPE_CHECKING:
@@ -144,3 +144,10 @@ def test_what_was_typed_is_told_to_the_verb_that_asks() -> None:
     line = plain[line_name(command) or ""]
     assert dict(line.given) == {"topology": "topology", "overlays": "--file", "mla": "--gqa"}
     assert line.flags["decode_tp"] == "--decode-tp"
+
+
+def test_a_parameter_is_read_as_declared_under_every_python() -> None:
+    """CPython 3.10 wraps what is annotated, where the default is None, in an Optional; 3.11 does not."""
+    written = Annotated[str | None, "metadata"]
+    assert as_declared(Optional[written]) == as_declared(written) == written  # noqa: UP045 - the form 3.10 makes
+    assert as_declared(Optional[int]) == Optional[int]  # noqa: UP045
