@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,35 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_it_prints_what_the_source_tree_prints(pyz: Path, cache: str, words: tuple[str, ...]) -> None:
     expected = run([sys.executable, "-m", "pdctl"], *words, PYTHONPATH=str(ROOT))
     assert run(alone(pyz), *words, XDG_CACHE_HOME=cache) == expected
+
+
+def python_of(minor: int) -> str:
+    """The path of that CPython, on PATH or among pyenv's; "" if neither runs."""
+    name = f"python3.{minor}"
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for path in filter(None, (shutil.which(name), *map(str, sorted(pyenv.glob(f"3.{minor}.*/bin/{name}"))))):
+        # A version manager's stand-in for a Python that is not selected only complains.
+        if subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return path
+    return ""
+
+
+@pytest.mark.parametrize("minor", [10, 12, 13])
+def test_it_prints_the_same_under_other_pythons(pyz: Path, tmp_path: Path, minor: int) -> None:
+    """Options with and without a default, arguments, and what the fast reader of command lines leaves to Typer."""
+    python = python_of(minor)
+    if not python:
+        pytest.skip(f"CPython 3.{minor} is not installed")
+    for words in (
+        ("explain", "PD201"),
+        ("rooms", ROOM),
+        ("trace-room", "--last-failed", ROOM, "--no-index"),
+        ("launch", "--help"),
+        ("launch", "nowhere.yaml", "--set", "router.port=1", "--dry-run"),
+        ("plan", "--tp", "4", "-o", "json"),
+    ):
+        expected = run([sys.executable, "-m", "pdctl"], *words, PYTHONPATH=str(ROOT))
+        assert run([python, "-I", "-S", str(pyz)], *words, XDG_CACHE_HOME=str(tmp_path)) == expected, words
 
 
 def test_a_shipped_topology_and_its_checkpoint_come_out_of_the_file(pyz: Path, tmp_path: Path) -> None:
