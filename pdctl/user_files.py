@@ -38,6 +38,18 @@ def state_directory(environ: Mapping[str, str]) -> Path:
     return expanded(environ.get("XDG_STATE_HOME") or "~/.local/state") / "pdctl"
 
 
+def temporary_directory() -> str:
+    """Where temporary files go. Raise StorageError where none can be written, as in a container without a /tmp."""
+    import tempfile  # late: small logs need none
+
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError as error:  # it lists the directories it tried
+        raise StorageError(
+            str(error.strerror), "set TMPDIR to a directory that can be written to: TMPDIR=DIR"
+        ) from None
+
+
 OPENED = 5.0  # seconds in which some process must open the other end of a named pipe
 LOOK = 0.02  # seconds between attempts to open a named pipe that nobody reads yet
 PATIENCE = 30.0  # seconds without a byte

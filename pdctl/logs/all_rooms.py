@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pdctl import user_files
 from pdctl.logs import room_scan, scan
 from pdctl.logs.scan import words_before_room
 from pdctl.quick_definitions import NamedTuple
@@ -84,22 +87,29 @@ def possible(row: Row, identity: Identity) -> bool:
     return not old and not new
 
 
+IN_MEMORY = 1 << 26  # bytes of logs whose records need no temporary file: a fraction of that, even of compressed ones
+
+
 def merged_rooms(
     sources: Sequence[ScannedPart],
     progress: Callable[[int, int], None] | None = None,
     note: Callable[[str], None] | None = None,
     without: Callable[[LogPart], None] | None = None,
 ) -> Iterator[RoomSeen]:
-    """Every room, unordered. One pass over all parts; records are kept in temporary files meanwhile.
+    """Every room, unordered. One pass over all parts; the records of large ones are kept in temporary files meanwhile.
 
     without: called, before the first room, with each part of which all was read and which has none of the task's
     `others`.
     """
-    with tempfile.TemporaryDirectory(prefix="pdctl-rooms-") as directory:
-        spilt = [
-            source._replace(task=source.task._replace(spill=str(Path(directory) / str(at))))
-            for at, source in enumerate(sources)
-        ]
+    with contextlib.ExitStack() as stack:
+        spilt = list(sources)
+        if sum(_size(source.task) for source in sources) > IN_MEMORY:
+            space = tempfile.TemporaryDirectory(prefix="pdctl-rooms-", dir=user_files.temporary_directory())
+            directory = Path(stack.enter_context(space))
+            spilt = [
+                source._replace(task=source.task._replace(spill=str(directory / str(at))))
+                for at, source in enumerate(sources)
+            ]
         counted = _count([source.task for source in spilt], progress)
         for source, each in zip(spilt, counted, strict=True):
             for text in each.notes:
@@ -180,7 +190,7 @@ class _Merge:
             yield from map(RoomSeen._make, merged.values())
 
     def _records(self, source: ScannedPart, counted: RoomScanResult, bucket: int) -> Iterator[bytes]:
-        with Path(source.task.spill).open("rb") as spill:
+        with Path(source.task.spill).open("rb") if source.task.spill else io.BytesIO(counted.records) as spill:
             for owner, offset, size in counted.segments:
                 if owner == bucket:
                     spill.seek(offset)

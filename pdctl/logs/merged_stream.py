@@ -11,6 +11,7 @@ import sys
 from array import array
 from typing import TYPE_CHECKING
 
+from pdctl import user_files
 from pdctl.errors import NotProbedError
 from pdctl.logs import collector_format
 from pdctl.logs.part import Compression, LogPart, Spool, modified, open_part
@@ -156,8 +157,9 @@ class SourceLines:
 def _file() -> Spool:
     import tempfile  # late, as mmap and heapq below: most logs are not merged streams
 
+    where = user_files.temporary_directory()
     try:
-        with tempfile.TemporaryFile(prefix="pdctl-", buffering=0) as file:
+        with tempfile.TemporaryFile(prefix="pdctl-", buffering=0, dir=where) as file:
             return Spool(os.dup(file.fileno()))
     except OSError as error:
         raise _unwritten(error) from None
@@ -167,10 +169,8 @@ def _unwritten(error: OSError) -> NotProbedError:
     if error.errno in (errno.EMFILE, errno.ENFILE):
         said = "each source of a merged stream takes two open files, and no more may be opened"
         return NotProbedError(said, "raise the limit (ulimit -n 4096), or give fewer sources at once")
-    import tempfile
-
     return NotProbedError(
-        f"a merged stream cannot be taken apart in {tempfile.gettempdir()}: {error.strerror}",
+        f"a merged stream cannot be taken apart in {user_files.temporary_directory()}: {error.strerror}",
         "free some space there, or set TMPDIR to a directory with as much room as the stream is long",
     )
 

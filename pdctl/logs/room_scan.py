@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import re
 import struct
 from pathlib import Path
@@ -55,7 +56,7 @@ class RoomScanTask(NamedTuple):
 
     bounds: bytes to read. rows: those its speaker writes; role: "" if unknown. anchors: words other than `room` that
     precede a room in it. undated, timed: see Clock. since, until: epoch seconds; lines outside do not count. spill:
-    path of a new file. others: words of lines that are about no room.
+    path of a new file; "": keep the records in memory. others: words of lines that are about no room.
     """
 
     part: LogPart
@@ -76,13 +77,14 @@ class RoomScanTask(NamedTuple):
 class RoomScanResult(NamedTuple):
     """kinds: row ids by bit. segments: (bucket, offset, size) of records in the spill file. notes: what went wrong.
 
-    others: those of the task that occur in the bytes read.
+    others: those of the task that occur in the bytes read. records: what the spill file would hold, if there is none.
     """
 
     kinds: tuple[str, ...]
     segments: tuple[tuple[int, int, int], ...]
     others: frozenset[bytes]
     notes: tuple[str, ...] = ()
+    records: bytes = b""
 
 
 @contextlib.contextmanager
@@ -132,12 +134,13 @@ def _escaped(text: bytes) -> str:
 
 
 def _scanned(task: RoomScanTask, stream: Stream, progress: Callable[[int], None] | None) -> RoomScanResult:
-    with Path(task.spill).open("wb") as spill, uncollected():
+    with Path(task.spill).open("wb") if task.spill else io.BytesIO() as spill, uncollected():
         running = _RoomScan(task, spill)
         for size in running.run(stream):
             if progress:
                 progress(size)
-        return running.finish()
+        found = running.finish()
+        return found._replace(records=spill.getvalue()) if isinstance(spill, io.BytesIO) else found
 
 
 class _RoomScan:

@@ -224,7 +224,8 @@ def _spooled(name: str, source: Iterator[bytes]) -> Spool:
     """
     import tempfile  # late: files need none
 
-    with tempfile.TemporaryFile(prefix="pdctl-", buffering=0) as file:
+    where = user_files.temporary_directory()
+    with tempfile.TemporaryFile(prefix="pdctl-", buffering=0, dir=where) as file:
         size = 0
         for chunk in source:
             if not size and len(chunk) >= _HEAD and b"\0" in chunk and b"\n" not in chunk:
@@ -235,7 +236,6 @@ def _spooled(name: str, source: Iterator[bytes]) -> Spool:
             try:
                 file.write(chunk)
             except OSError as error:
-                where = tempfile.gettempdir()
                 fix = "name a directory with more space: TMPDIR=DIR"
                 raise StorageError(f"{name} cannot be kept in {where}: {error.strerror}", fix) from None
         return Spool(os.dup(file.fileno()))

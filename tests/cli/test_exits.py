@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shlex
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from pdctl.cli import exits
 from tests.cases import for_each
 
+HEALTHY = "tests/data/rooms/2p1d-healthy-info-sgl0523"
 PLAN = [sys.executable, "-m", "pdctl", "plan", "1p1d"]
 
 
@@ -311,6 +313,29 @@ def test_a_report_that_cannot_be_written_is_printed(
     assert error.startswith("error: this is a bug in pdctl: ZeroDivisionError")
     assert "report: above, because it could not be written" in error
     assert "test_exits.py" in error
+
+
+def unwritable(*argv: str, stdin: bytes = b"", **environ: str) -> subprocess.CompletedProcess[bytes]:
+    """A run that can write to no file, hence has no directory for temporary ones: of a read-only root without /tmp."""
+    return subprocess.run(
+        [*PLAN[:3], *argv], input=stdin, capture_output=True, timeout=60, check=False, env={**os.environ, **environ},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", [["rooms"], ["trace-room", "1"], ["diagnose"]], ids=lambda words: words[0])
+def test_small_logs_need_no_temporary_directory(verb: list[str]) -> None:
+    usual = subprocess.run([*PLAN[:3], *verb, HEALTHY], capture_output=True, timeout=60, check=False)
+    done = unwritable(*verb, HEALTHY)
+    assert (done.returncode, done.stdout, done.stderr) == (usual.returncode, usual.stdout, usual.stderr)
+
+
+@pytest.mark.parametrize("verb", [["rooms"], ["trace-room", "1"], ["diagnose"]], ids=lambda words: words[0])
+def test_a_stream_needs_a_temporary_directory(verb: list[str]) -> None:
+    done = unwritable(*verb, "-", stdin=Path(HEALTHY, "prefill0.log").read_bytes())
+    assert done.returncode == 4
+    assert done.stderr.startswith(b"error: No usable temporary directory found in [")
+    assert done.stderr.endswith(b"  fix: set TMPDIR to a directory that can be written to: TMPDIR=DIR\n")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")

@@ -47,6 +47,7 @@ def test_the_same_in_processes_of_their_own(real: Real, monkeypatch: pytest.Monk
     here = {room.room: (room.first, room.last, room.lines, told(room)) for room in real(scenario, tz=UTC).rooms()}
     monkeypatch.setattr(all_rooms.scan, "PARALLEL", 0)
     monkeypatch.setattr(all_rooms.scan, "thread_count", lambda size: 2)
+    monkeypatch.setattr(all_rooms, "IN_MEMORY", 0)
     there = {room.room: (room.first, room.last, room.lines, told(room)) for room in real(scenario, tz=UTC).rooms()}
     assert there == here
 
