@@ -247,4 +247,5 @@ class CrashNotice:
         place = f" at {last[0].filename}:{last[0].lineno}" if last else ""
         text = f"{type(error).__name__}: {error}{place}"[:MESSAGE]
         write(self._directory, dataclasses.replace(read(self._directory), crash=text))
-        syslog.syslog(syslog.LOG_ERR, f"pdctl: the supervisor of run {self._name} failed: {text}".replace("\n", " "))
+        line = f"pdctl: the supervisor of run {self._name} failed: {text}".replace("\n", " ").replace("\0", " ")
+        syslog.syslog(syslog.LOG_ERR, line.encode(errors="backslashreplace").decode())  # it refuses surrogates and NUL

@@ -191,6 +191,16 @@ def test_the_last_words_of_a_supervisor_reach_status(tmp_path: Path) -> None:
     assert "the supervisor failed: ZeroDivisionError" in remote._crashed(directory, directory.load()).message
 
 
+def test_the_last_words_may_name_a_file_that_is_not_utf_8(tmp_path: Path) -> None:
+    directory, _, lock = opened(tmp_path)
+    os.close(lock)
+    with pytest.raises(FileNotFoundError), CrashNotice(directory.path, "blue"):
+        (tmp_path / "gr\udcfcn").read_bytes()
+    with pytest.raises(ValueError, match="a\0b"), CrashNotice(directory.path, "blue"):
+        raise ValueError("a\0b \udcfc")
+    assert storage.read(directory.path).crash.startswith("ValueError: a\0b \udcfc at ")
+
+
 @for_each("home", ["/proc/pdctl", "/dev/null/home", "/sys/pdctl"])
 @for_each("verb", [("launch", "2p1d", "--no-doctor"), ("ls",), ("status",), ("down",), ("logs",)])
 def test_a_home_that_cannot_be(
