@@ -31,11 +31,11 @@ class AnswerSource:
 def show(parts: Iterable[Part], term: Term, details: Term | None) -> None:
     for part in parts:
         if isinstance(part, Piece):
-            term.stream.write(readable(part.text) if term.tty else part.text)
-            term.stream.flush()
+            term.write(readable(part.text) if term.tty else part.text, end="")
+            term.flush()
             continue
         term.write()
-        term.stream.flush()
+        term.flush()
         if details:
             details.write(details.style(summary(part), "dim"))
 

@@ -65,13 +65,13 @@ class Term:
             return text
         return f"\x1b[{';'.join(STYLES[name] for name in names)}m{text}\x1b[0m"
 
-    def write(self, text: str = "") -> None:
+    def write(self, text: str = "", end: str = "\n") -> None:
         if self.tty and not text.isprintable():
             text = "".join(
                 part if at % 2 else readable(part, self) for at, part in enumerate(OWN_SEQUENCES.split(text))
             )
         with self._errors():
-            self.stream.write(text + "\n")
+            self.stream.write(text + end)
 
     def flush(self) -> None:
         with self._errors():

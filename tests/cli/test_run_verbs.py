@@ -137,6 +137,18 @@ def test_ask_streams_the_answer_and_names_the_pair(detached: Shell) -> None:
     assert detached.run("ask", "Repeat:", "the", "red", "fox").stdout == "the red fox\n"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_an_answer_that_cannot_be_written_names_the_stream(detached: Shell) -> None:
+    argv = [sys.executable, "-m", "pdctl", "ask", "hi"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            argv, env=detached.env, cwd=detached.folder, stdout=full, stderr=subprocess.PIPE, text=True,
+            timeout=DEADLINE, check=False,
+        )  # fmt: skip
+    said = "error: standard output: No space left on device\n  fix: free space there\n"
+    assert (done.returncode, done.stderr) == (4, said)
+
+
 def test_ask_ends_when_the_router_is_stopped_and_names_the_command_that_continues_it(detached: Shell) -> None:
     rows = json.loads(detached.run("status", "-o", "json").stdout)["instances"]
     pid = next(row["pid"] for row in rows if row["name"] == "router")

@@ -49,7 +49,7 @@ class RoomFollower:
             if (step.file, step.line) not in self._shown:
                 self._shown.add((step.file, step.line))
                 self._term.write(_line(step, self._term))
-        self._term.stream.flush()
+        self._term.flush()
 
 
 def _line(step: RoomStep, term: Term) -> str:
