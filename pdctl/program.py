@@ -48,6 +48,8 @@ def cache() -> str:
     build = f"{about.st_size:x}-{about.st_mtime_ns:x}"
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     for base, name in ((home, "pdctl"), (os.environ.get("TMPDIR") or "/tmp", f"pdctl-{os.getuid()}")):
+        if not os.path.isabs(base):  # this user has no home, or XDG_CACHE_HOME is not absolute and to be ignored
+            continue
         top = os.path.join(base, name)
         try:
             os.makedirs(top, 0o700, exist_ok=True)

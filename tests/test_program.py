@@ -95,6 +95,19 @@ def test_the_cache_is_of_this_user_alone(tmp_path, monkeypatch: pytest.MonkeyPat
     assert program.cache() == ""
 
 
+def test_the_cache_of_a_user_without_a_home_is_not_in_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "pdctl.pyz"
+    file.write_bytes(b"")
+    monkeypatch.setattr(program, "FILE", str(file))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "~/.cache")  # what `expanduser` leaves of it without a home
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    assert program.cache().startswith(str(tmp_path / "temporary"))
+    assert not (tmp_path / "~").exists()
+
+
 def test_parts_are_installed_from_the_checkout_or_package_by_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """pdctl itself is in no index: `pip install pdctl[engine]` would bring something else, or nothing."""
     root = Path(program.__file__).parents[1]

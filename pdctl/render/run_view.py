@@ -136,7 +136,7 @@ class LogPrinter:
         for line in lines:
             if self._grep is None or self._grep.search(line.text):
                 self._term.write(self._prefix.line(line) if self._prefix else line.text)
-        self._term.stream.flush()  # a reader behind a pipe follows too
+        self._term.flush()  # a reader behind a pipe follows too
 
 
 def headline(deployment: Deployment, name: str, logs: Path, term: Term, where: str = "") -> None:
@@ -153,8 +153,11 @@ def rehearsal(deployment: Deployment, term: Term) -> None:
 
 
 def tilde(path: Path) -> str:
-    """`path` with the home directory as `~`."""
-    home = path.home()
+    """`path` with the home directory, if this user has one, as `~`."""
+    try:
+        home = path.home()
+    except RuntimeError:  # without HOME and without an entry in passwd
+        return str(path)
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 

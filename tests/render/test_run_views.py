@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 from rich.console import Console
@@ -284,3 +287,23 @@ def test_a_pipe_gets_the_same_whatever_the_width(monkeypatch: pytest.MonkeyPatch
     screen = Screen(tty=False)
     write_table(("NAME", "MISSING"), [("prefill-0", "x" * 100)], Term(screen))
     assert screen.getvalue() == f"NAME\tMISSING\nprefill-0\t{'x' * 100}\n"
+
+
+def test_the_home_of_a_path_is_short_if_there_is_one() -> None:
+    """Of a uid that no passwd entry has and without HOME, as in a pod with runAsUser."""
+    say = (
+        "import os; from pathlib import Path; from pdctl.render.run_view import tilde; import sys; "
+        "uid = int(sys.argv[1]); uid and os.setuid(uid); print(tilde(Path('/home/ann/logs')))"
+    )
+    environ = {name: value for name, value in os.environ.items() if name != "HOME"}
+
+    def said(uid: int, **more: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", say, str(uid)], env={**environ, **more}, capture_output=True, text=True, timeout=60,
+            check=False,
+        )  # fmt: skip
+        return done.stdout.strip() or done.stderr
+
+    assert said(0, HOME="/home/ann") == "~/logs"
+    if os.geteuid() == 0:
+        assert said(54321) == "/home/ann/logs"
