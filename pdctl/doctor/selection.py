@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import fnmatch
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -61,7 +62,7 @@ class Selection:
 
     @property
     def date(self) -> datetime.date:
-        return self.today or datetime.datetime.now().astimezone().date()
+        return self.today or datetime.date(*time.localtime()[:3])
 
 
 EVERYTHING = Selection()

@@ -6,7 +6,9 @@ The times are those of `--since`, `--until` and `--tz`, read here as people writ
 from __future__ import annotations
 
 import datetime as dt
+import os
 import re
+import time
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -124,8 +126,14 @@ def _epoch(found: dt.datetime, zone: dt.tzinfo | None) -> float:
 
 
 def timezone(text: str | None) -> dt.tzinfo | None:
-    """The zone of `UTC`, `+02:00` or `Europe/Berlin`; None (this machine's zone) for `local` or nothing."""
+    """The zone of `UTC`, `+02:00` or `Europe/Berlin`; None (this machine's zone) for `local` or nothing.
+
+    Raise UsageError if there is no such zone, or if this machine's is a day or more from UTC, as POSIX lets TZ be.
+    """
     if text is None or text.lower() == "local":
+        if max(abs(time.timezone), abs(time.altzone)) >= DAY:
+            said = f"this machine's time zone (TZ={os.environ.get('TZ', '')}) is a day or more from UTC"
+            raise UsageError(said, "set TZ to a zone that exists, such as TZ=Europe/Berlin, or give --tz UTC")
         return None
     if text.lower() in ("utc", "z"):
         return dt.timezone.utc

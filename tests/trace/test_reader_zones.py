@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pdctl.doctor.selection import Selection
 from pdctl.logs.library import Library
 from pdctl.logs.source import open_logs
 from pdctl.trace.diagnose import diagnose
 from pdctl.trace.summaries import ListNotes, room_summaries
 from pdctl.trace.tracer import Tracer
+from tests.cli.verb import Verb
 from tests.trace import recordings
 
 if TYPE_CHECKING:
@@ -49,6 +51,21 @@ def read_in(zone: str, paths: Iterable[str], monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     return Library(open_logs(list(paths)), index=False)
+
+
+@pytest.mark.parametrize("zone", ["UTC-25", "UTC+24", "UTC-100DST"])
+def test_a_zone_that_cannot_be_is_named(zone: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """POSIX lets TZ be a week from UTC; `datetime` takes less than a day."""
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    pdctl = Verb(capsys)
+    logs = str(recordings.ROOMS / "2p1d-healthy-info-sgl0523")
+    for verb in (("rooms",), ("diagnose",), ("trace-room", "1"), ("rooms", "--tz", "local")):
+        assert pdctl(*verb, logs) == 2, pdctl.err
+        assert f"this machine's time zone (TZ={zone}) is a day or more from UTC" in pdctl.err
+        assert pdctl(*verb[: 2 - ("--tz" in verb)], logs, "--tz", "UTC") in (0, 1, 5), pdctl.err
+        assert "bug" not in pdctl.err
+    assert Selection().date
 
 
 def told_rooms(rooms: Iterable[RoomSummary]) -> list[tuple[Any, ...]]:
