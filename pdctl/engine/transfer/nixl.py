@@ -16,6 +16,7 @@ import tempfile
 import threading
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -111,6 +112,17 @@ def load(cma_only: bool) -> ModuleType:
     return api
 
 
+def home_advice(home: str) -> str:
+    """What to do if NIXL may not look into HOME for its optional file of settings; "" if it may."""
+    try:
+        Path(home, ".nixl.cfg").stat()
+    except FileNotFoundError:
+        return ""
+    except OSError:
+        return f"this user may not enter HOME={home}: set HOME to a directory of this user"
+    return ""
+
+
 def ucx_advice(shared_memory: str = "/dev/shm") -> str:
     """What to check if UCX cannot start: its error code does not tell, and it always creates a file in /dev/shm."""
     try:
@@ -142,8 +154,14 @@ class Agent:
         config = api.nixl_agent_config(
             enable_prog_thread=False, backends=[], sync_mode=api.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
         )
+        # std::filesystem's errors and those of its parser of settings arrive as RuntimeErrors.
+        refusals: tuple[type[Exception], ...] = (*self.errors, RuntimeError)
         try:
             self._agent = api.nixl_agent(f"pdctl-{uuid.uuid4().hex[:16]}", config)
+        except refusals as error:
+            advice = "; ".join(filter(None, (str(error), home_advice(os.environ.get("HOME", "")))))
+            raise TransferError(f"nixl: the agent cannot start: {advice}") from None
+        try:
             self._agent.create_backend("UCX", {"ucx_error_handling_mode": mode})
         except self.errors as error:
             raise TransferError(f"nixl: UCX cannot start: {error}; {ucx_advice()}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -135,3 +136,24 @@ def test_shared_memory_that_cannot_be_written_is_named_where_ucx_only_gives_a_co
     assert ucx_advice(str(tmp_path)) == "check UCX_TLS and UCX_NET_DEVICES"
     lacking = str(tmp_path / "shm")
     assert ucx_advice(lacking).startswith(f"{lacking}: No such file or directory; it must be writable")
+
+
+@pytest.mark.skipif(not has_nixl(), reason="no NIXL wheel for this platform")
+def test_a_home_that_may_not_be_entered_is_named(tmp_path: Path) -> None:
+    """A pod's user whose HOME is still root's. Modules are imported before root gives its rights up."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0)
+    code = (
+        "import os, encodings.idna\n"
+        "from pdctl.engine.transfer import nixl\n"
+        "nixl.load(True)\n"
+        "if os.getuid() == 0: os.setuid(54321)\n"
+        "try: nixl.Agent(nixl.Memory(0, 0, 0, 'DRAM'), 'none', True)\n"
+        "except nixl.TransferError as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "HOME": str(home)}, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    assert done.stdout.startswith("nixl: the agent cannot start: "), done.stderr
+    assert done.stdout.endswith(f"; this user may not enter HOME={home}: set HOME to a directory of this user\n")
