@@ -57,10 +57,10 @@ def start(argv: Sequence[str], module: str = SCHEDULER) -> int:
             _await_name(args)
         else:
             _check_ports(args)
+        ipc_dir = _ipc_dir()
     except PdctlError as error:
         log.error("%s. %s", error.message, error.fix)
         return error.exit_code
-    ipc_dir = _ipc_dir()
     lifeline.hold(on_cut=lambda: shutil.rmtree(ipc_dir, ignore_errors=True))
     ranks = Ranks(args, ipc_dir, module)
     try:
@@ -163,10 +163,15 @@ def _check_free(host: str, port: int, what: str, fix: str) -> None:
 def _ipc_dir() -> Path:
     """Private (0700) home of the sockets between the processes of this instance.
 
-    Named for this process, so that whoever started it (pdctl launch) can remove what a SIGKILL leaves.
+    Named for this process, so that whoever started it (pdctl launch) can remove what a SIGKILL leaves. Raise PdctlError
+    if it cannot be made.
     """
-    base = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix=f"pdctl-{os.getpid()}-", dir=base if len(base) < LONGEST_DIR else "/tmp"))
+    try:
+        base = tempfile.gettempdir()
+        return Path(tempfile.mkdtemp(prefix=f"pdctl-{os.getpid()}-", dir=base if len(base) < LONGEST_DIR else "/tmp"))
+    except OSError as error:
+        said = f"cannot make a directory for sockets: {error.strerror}"
+        raise PdctlError(said, "Set TMPDIR to a directory that can be written to: TMPDIR=DIR") from None
 
 
 if __name__ == "__main__":

@@ -123,7 +123,10 @@ def _reaped(pid: int) -> bool:
 
 def clear_sockets(pid: int) -> None:
     """Remove the socket directory of an engine that was killed before it could do so (pdctl/engine/__main__.py)."""
-    for base in {tempfile.gettempdir(), "/tmp"}:
+    bases = {"/tmp"}
+    with contextlib.suppress(FileNotFoundError):  # nothing can be written anywhere: the engine made no directory there
+        bases.add(tempfile.gettempdir())
+    for base in bases:
         for left in Path(base).glob(f"pdctl-{pid}-*"):
             shutil.rmtree(left, ignore_errors=True)
 

@@ -112,3 +112,16 @@ def test_a_tied_process_becomes_the_command_and_dies_with_its_parent(tmp_path: P
 def test_a_tie_to_somebody_else_is_refused() -> None:
     done = subprocess.run([*KEEPER, "--exec", "1", "--", "true"], timeout=DEADLINE)
     assert done.returncode == 1
+
+
+def test_a_supervisor_without_a_temporary_directory_clears_what_it_can() -> None:
+    left = Path("/tmp") / f"pdctl-{os.getpid()}-left"
+    left.mkdir()
+    code = (
+        "import resource, sys; from pdctl.launch.process import clear_sockets; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); clear_sockets(int(sys.argv[1]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(os.getpid())], capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+    assert (done.returncode, done.stderr, left.exists()) == (0, "", False)

@@ -51,3 +51,12 @@ def test_a_limit_of_processes_is_told_without_a_traceback() -> None:
         assert engine.exit_code() in (1, 4)
         assert any("no more threads or processes can be started" in line for line in engine.lines), engine.lines
         assert not any("Traceback" in line for line in engine.lines), engine.lines
+
+
+def test_no_temporary_directory_is_told_without_a_traceback() -> None:
+    before = ("bash", "-c", 'ulimit -f 0; exec "$@"', "bash")
+    with running(TINY, "--num-threads", "1", "--device", "cpu", module="pdctl.engine", before=before) as engine:
+        assert engine.exit_code() == 1
+        said = engine.wait_for("cannot make a directory for sockets: No usable temporary directory found in")
+        assert said.endswith("Set TMPDIR to a directory that can be written to: TMPDIR=DIR")
+        assert not any("Traceback" in line for line in engine.lines)
