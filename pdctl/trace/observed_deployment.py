@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 RANKS = 4096  # more data parallel ranks than any deployment has
 GRACE = 30.0  # seconds a log must go on after a line for later silence to mean something
+MOST_ADDRESSES = 4096  # whose owner is remembered
 _QUOTED = compile_late(r"\"[^\"]*\"|'[^']*'")
 _HOST = compile_late(r"[\w.:-]*\w[\w.:-]*")
 PLACEHOLDER = "<bootstrap port of "  # stands for a port that no log names
@@ -99,6 +100,7 @@ class ObservedDeployment:
         self.instances: Mapping[str, ObservedInstance] = {one.name: one for one in instances}
         self.history = tuple(starts for starts in history if starts)
         self.routers = tuple(starts[0] for starts in self.history if len(starts) == 1)
+        self._owners: dict[tuple[bool, HostPort], ObservedInstance | None] = {}
 
     def at(self, t: float | None) -> ObservedDeployment:
         """The deployment as it was at `t`, with the workers each router had then."""
@@ -143,11 +145,11 @@ class ObservedDeployment:
     def at_url(self, url: str) -> ObservedInstance | None:
         """The engine that serves HTTP at `url`, if exactly one log can be that engine's."""
         address = parse_address(url)
-        return None if address is None else self._owner(address, (*self.prefills, *self.decodes), lambda one: one.port)
+        return None if address is None else self._known_owner(address, bootstrap=False)
 
     def bootstrap_owner(self, address: HostPort) -> ObservedInstance | None:
         """The prefill whose bootstrap server is at `address`, if exactly one log can be that prefill's."""
-        return self._owner(address, self.prefills, lambda one: one.bootstrap_port)
+        return self._known_owner(address, bootstrap=True)
 
     def rank_owner(self, text: str) -> ObservedInstance | None:
         """The prefill with a rank whose KV manager is at `text` (`host:port`)."""
@@ -163,6 +165,16 @@ class ObservedDeployment:
         return bool(self.routers) and all(
             not one.cut and len(one.prefills) <= len(self.prefills) for one in self.routers
         )
+
+    def _known_owner(self, address: HostPort, *, bootstrap: bool) -> ObservedInstance | None:
+        """Who owns the port. Kept: thousands of lines of each room ask for the same few addresses."""
+        key = (bootstrap, address)
+        if key not in self._owners:
+            if len(self._owners) >= MOST_ADDRESSES:
+                self._owners.clear()
+            among = self.prefills if bootstrap else (*self.prefills, *self.decodes)
+            self._owners[key] = self._owner(address, among, lambda one: one.bootstrap_port if bootstrap else one.port)
+        return self._owners[key]
 
     def _owner(
         self, address: HostPort, among: Iterable[ObservedInstance], port: Callable[[ObservedInstance], int | None]
