@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.catalogue.book import entry
-from pdctl.catalogue.entry import fill, fill_fix
 from pdctl.engines import numerals
 from pdctl.engines.base import Sign
 from pdctl.logs.window import UNLIMITED
@@ -106,6 +104,9 @@ def _earlier(one: ObservedInstance, lines: Sequence[Event], last: DeathProof | N
 
 def reported_death(each: ProvenDeath, broken: Sequence[Room], running: int | None) -> Death:
     """The death as reported, in the words of its catalogue entry, or of the rooms it broke where those say more."""
+    from pdctl.catalogue.book import entry  # imported late: most deployments serve
+    from pdctl.catalogue.entry import fill, fill_fix
+
     death, one = each.death, each.death.instance
     code = _code(death)
     known = entry(code)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from pdctl.catalogue.book import entry
 from pdctl.engines import message_details
 from pdctl.engines.base import Phase, Sign
 from pdctl.shell_quoting import pasteable
@@ -227,6 +226,8 @@ def fix_of_death(death: DeathProof) -> str:
     """
     name, line = death.instance.name, launchers_line(death)
     if death.of is not None and death.of.proves(Sign.ROOM_USED_UP):
+        from pdctl.catalogue.book import entry  # imported late: most rooms go well
+
         return entry("PD707").fix
     crash = next(filter(is_crash, death.evidence), None)
     if crash is not None:
