@@ -298,6 +298,7 @@ def test_a_detached_launch_that_fails_says_why_in_the_foreground(shell: Shell) -
         assert late.returncode == 8
         if said in late.stderr:
             break
+        shell.run("down", "blue")  # its supervisor may still be ending what it started
     assert said in late.stderr
     assert shell.run("ls").stdout.splitlines()[1].split("\t")[1] == "failed"
 
