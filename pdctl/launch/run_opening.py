@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from pdctl.layout.instance_plan import Plan
 
 
+EXITING = 10.0  # seconds; on a busy machine an interpreter takes its time to end
+
+
 class Opened(NamedTuple):
     """A run that this process may start: it holds `lock` (a file descriptor) until it ends or passes the lock on."""
 
@@ -80,6 +83,7 @@ def open_run(
     directory = RunDir.of(root, check_name(name))
     with storage.written_to(directory.path):
         lock = directory.lock()
+    lock = _lock_of_ended(directory) if lock is None else lock
     if lock is None:
         raise _alive(directory)
     if _elsewhere(directory):
@@ -131,6 +135,16 @@ def failing(opened: Opened) -> Iterator[None]:
             credentials.forget(directory.path)
             directory.save_end(dataclasses.replace(run, state=State.FAILED, outcome=outcome))
         raise
+
+
+def _lock_of_ended(directory: RunDir) -> int | None:
+    """The lock of a run that is over, once its supervisor has exited; None if the run is alive, or it does not exit."""
+    until = time.monotonic() + EXITING
+    while time.monotonic() < until and directory.load().state in OVER:
+        time.sleep(0.05)
+        if (lock := directory.lock()) is not None:
+            return lock
+    return None
 
 
 def _elsewhere(directory: RunDir) -> bool:

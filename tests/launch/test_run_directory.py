@@ -10,12 +10,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from pdctl.errors import LaunchError, NotFoundError, PdctlError, UsageError
-from pdctl.launch import launched, preflight, procfs, remote, run_directory, run_record
+from pdctl.launch import launched, preflight, procfs, remote, run_directory, run_opening, run_record
 from pdctl.launch.run_opening import Opened, open_run
 from pdctl.launch.run_record import (
     OVER,
@@ -53,6 +54,23 @@ def test_documents_of_other_versions_can_be_read() -> None:
         run_record.decode(Process, {"name": "a", "pid": "x"})
     with pytest.raises(ValueError, match="Exit: "):
         run_record.decode(Exit, {"code": 1})
+
+
+def test_a_launch_waits_for_the_supervisor_of_a_run_that_is_over_to_exit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, run, lock = opened(tmp_path)
+    directory.save_end(dataclasses.replace(run, state=State.FAILED, outcome=RunOutcome("it failed", 1)))
+    exiting = threading.Timer(0.3, os.close, (lock,))
+    exiting.start()
+    again = opened(tmp_path)
+    exiting.join()
+    assert again.run.state is State.STARTING
+    again.directory.save_end(dataclasses.replace(again.run, state=State.FAILED, outcome=RunOutcome("it failed", 1)))
+    monkeypatch.setattr(run_opening, "EXITING", 0.2)
+    with pytest.raises(LaunchError, match="run `blue` is failed"):
+        opened(tmp_path)
+    os.close(again.lock)
 
 
 def test_a_second_launch_of_a_living_run_is_refused(tmp_path: Path) -> None:
