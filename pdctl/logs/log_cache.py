@@ -201,8 +201,10 @@ def forget_oldest(where: Path) -> None:
     """
     with contextlib.suppress(OSError):  # another command forgets at the same time, or the directory cannot be written
         groups: dict[str, list[tuple[os.stat_result, os.DirEntry[str]]]] = {}
-        for each in os.scandir(where):
-            groups.setdefault(each.name.rpartition(".")[0], []).append((each.stat(follow_symlinks=False), each))
+        with os.scandir(where) as entries:
+            for each in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    groups.setdefault(each.name.rpartition(".")[0], []).append((each.stat(follow_symlinks=False), each))
         latest = sorted(groups.values(), key=lambda group: max(state.st_mtime_ns for state, _ in group), reverse=True)
         answers, size = 0, 0
         for number, group in enumerate(latest):
