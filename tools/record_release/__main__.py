@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -17,6 +18,8 @@ from tools.record_release.scenarios import NAMES, play, prefills, truth
 from tools.record_release.wire import CaptureError, Wire
 
 ROOMS = ROOT / "tests" / "data" / "rooms"
+
+BUILT = re.compile(rb"(?<![\w/])/home/\w+/work/sglang")  # where a published router was built, which it logs
 
 
 def record(home: Path, version: str, scenario: str, out: Path, traceable: bool, preloaded: Preloaded | None) -> None:
@@ -50,14 +53,13 @@ def neutral(home: Path, version: str, out: Path) -> None:
     )
     paths = {
         str(home / version): f"/srv/venv/{version}", str(home / "model"): "/srv/sglang/model",
-        "/home/runner/work/sglang": "/srv/build",  # where the published router was built
         asked.stdout.strip(): "/usr", str(ROOT): "/srv/pdctl",
     }  # fmt: skip
     for log in (*out.glob("*.log"), out / "run.sh"):
         data = log.read_bytes()
         for found, written in paths.items():
             data = data.replace(found.encode(), written.encode())
-        log.write_bytes(data)
+        log.write_bytes(BUILT.sub(b"/srv/build", data))
 
 
 def tell(argv: list[str], path: Path) -> None:
