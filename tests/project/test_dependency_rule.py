@@ -12,11 +12,11 @@ from tests.project.source_files import PACKAGE, package
 ALLOWED = {
     "cli": {
         "render", "launch", "doctor", "trace", "imports", "switch", "manifests", "fleet", "logs", "catalogue",
-        "topology", "layout", "engines", "policy",
+        "topology", "layout", "engines", "policy", "simulation",
     },
     "render": {
         "launch", "doctor", "trace", "imports", "switch", "manifests", "fleet", "logs", "catalogue", "topology",
-        "layout", "engines", "policy",
+        "layout", "engines", "policy", "simulation", "replica",
     },
     "launch": {"manifests", "fleet", "topology", "layout", "engines"},
     "doctor": {"manifests", "fleet", "logs", "catalogue", "topology", "layout", "engines"},
@@ -27,6 +27,7 @@ ALLOWED = {
     "fleet": {"topology", "layout", "engines"},
     "manifests": {"topology", "layout", "engines"},
     "catalogue": set(),
+    "simulation": {"policy", "replica", "topology", "layout", "engines"},
     "policy": {"replica"},
     "replica": set(),
     "layout": {"topology", "engines"},

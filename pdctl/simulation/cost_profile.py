@@ -1,0 +1,43 @@
+"""What a step, a transfer and a load cost on one kind of instance: measured figures, read from a file or shipped.
+
+    a prefill step of n prompts:  a + b·Σ computed tokens + c·Σ (computed tokens × (cached tokens + computed tokens))
+    a decode step of n rooms:     d + e·n + f·Σ tokens of their KV cache
+
+The keys of a profile's file are the fields; `Figure` says what each means and takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pdctl.policy.observation import Figure, number, whole
+
+__all__ = ["CostProfile", "Figure"]
+
+
+@dataclass(frozen=True, slots=True)
+class CostProfile:
+    """One kind of instance. Times are seconds, sizes bytes, rates bytes per second and direction of one replica."""
+
+    prefill_step_s: float = number("a: a prefill step, however small", above=False)
+    prefill_token_s: float = number("b: each prompt token computed", above=False)
+    prefill_square_s: float = number("c: each pair of a computed token and a token it attends to", 0.0, above=False)
+    decode_step_s: float = number("d: a decode step, however small")
+    decode_room_s: float = number("e: each room of a decode step", above=False)
+    decode_token_s: float = number("f: each token of KV cache of the rooms of a step", 0.0, above=False)
+    layers: int = whole("layers of the model", least=1, most=10_000)
+    kv_bytes_per_token: int = whole("KV cache of one token on one replica, all layers", least=1)
+    weight_bytes: int = whole("weights of one replica", least=1)
+    block_tokens: int = whole("tokens of one KV block", 64, 1, 10**6)
+    kv_blocks: int = whole("KV blocks of one replica", least=1)
+    prefill_batch_tokens: int = whole("prompt tokens of one prefill step; a longer prompt takes several", 8192, 1)
+    prefill_batch_rooms: int = whole("prompts of one prefill step", 64, 1)
+    decode_batch_rooms: int = whole("rooms of one decode step", 256, 1)
+    gpus: int = whole("GPUs of one replica", 1, 1, 10**5)
+    request_s: float = number("each request outside of steps: router, tokens, HTTP", 0.0, above=False)
+    handover_s: float = number("each hand-over of KV cache, beside the bytes", 0.0, above=False)
+    nic_bytes_per_s: float = number("network, each direction of a replica")
+    disk_bytes_per_s: float = number("weights from disk")
+    host_bytes_per_s: float = number("weights from host memory to the device")
+    start_s: float = number("from the order of a replica until its weights begin to arrive", 0.0, above=False)
+    flip_s: float = number("a change of role, after the replica is empty", 0.0, above=False)
