@@ -27,7 +27,7 @@ ALLOWED = {
     "fleet": {"topology", "layout", "engines"},
     "manifests": {"topology", "layout", "engines"},
     "catalogue": set(),
-    "simulation": {"policy", "replica", "topology", "layout", "engines"},
+    "simulation": {"policy", "replica", "fleet", "topology", "layout", "engines"},
     "policy": {"replica"},
     "replica": set(),
     "layout": {"topology", "engines"},
