@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RequestColumns(NamedTuple):
-    """Each request by its number in the workload: arrays of int64, times in ns of simulated time.
+    """Each request by its number in the trace: arrays of int64, times in ns of simulated time.
 
     `first_token_ns` and `end_ns` are -1 for a request that had not come that far at the end of the run. `tbt_ns` is the
     99th percentile of the gaps between its tokens, 0 if it has one token only.

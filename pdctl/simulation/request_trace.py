@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class WorkloadRequest(NamedTuple):
+class TraceRequest(NamedTuple):
     """One request. `arrival_ns` counts from the begin of the trace.
 
     `output_tokens` is at least 1, the first token included. `prefix_blocks` names the blocks of its prompt in their
@@ -24,13 +24,13 @@ class WorkloadRequest(NamedTuple):
     prefix_blocks: tuple[int, ...] = ()
 
 
-class Workload(NamedTuple):
+class RequestTrace(NamedTuple):
     """`requests` by arrival. `prefix_block_tokens`: tokens of one prefix block, 0 if the trace has none.
 
     `skipped` counts the rows of a file that could not be read, where these are left out.
     """
 
     name: str
-    requests: Sequence[WorkloadRequest]
+    requests: Sequence[TraceRequest]
     prefix_block_tokens: int = 0
     skipped: int = 0
