@@ -25,7 +25,7 @@ from pdctl.engine.ipc.messages import NOT_IDLE, UNHEALTHY
 from pdctl.http_auth import masked
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pdctl.engine.frontend.responses import EngineInstance
     from pdctl.engine.ipc.messages import SchedulerReport, Switched
@@ -43,10 +43,17 @@ GIB = 1 << 30
 CORE_COUNTS = (
     "num_running_reqs",
     "num_waiting_reqs",
+    "num_waiting_uncached_tokens",
     "num_used_tokens",
+    "num_total_tokens",
+    "num_active_tokens",
+    "num_prealloc_ready_tokens",
     "max_total_num_tokens",
     "max_running_requests",
+    "total_prefill_uncached_tokens",
+    "total_prefill_busy_us",
 )
+MOMENTS = tuple(f"decode_moment_{power}" for power in range(6))
 CORE_RATES = ("token_usage", "gen_throughput", "cache_hit_rate", "utilization")
 DISAGGREGATION_COUNTS = (
     "prefill_bootstrap_queue_reqs",
@@ -56,7 +63,7 @@ DISAGGREGATION_COUNTS = (
     "decode_retracted_queue_reqs",
 )
 DISAGGREGATION_RATES = ("kv_transfer_speed_gb_s", "kv_transfer_latency_ms")
-SECTIONS = {"memory", "disaggregation", "queues"}
+SECTIONS = {"memory": "memory", "disaggregation": "disagg", "queues": "queues"}  # → its word in `include`
 FLUSH_WITHIN = 10.0
 ROLES = ("prefill", "decode")
 ASK_WITHIN = 10.0  # seconds for every DP group to say whether it could switch
@@ -200,18 +207,21 @@ def _card(instance: EngineInstance) -> dict[str, Any]:
 
 @router.get("/v1/loads")
 async def v1_loads(request: Request, dp_rank: int | None = None, include: str = "", format: str = "json") -> Response:
-    """`format=prometheus` is refused: /metrics carries the same numbers under sglang's metric names."""
+    """`format`: json or prometheus, the same numbers as gauges (sglang 0.5.23 entrypoints/v1_loads.py)."""
     instance = instance_of(request)
     _require_started(instance)
-    if format != "json":
-        raise HttpRefusal(400, f"format={format!r}: this route answers JSON; read /metrics for Prometheus text.")
+    if format not in ("json", "prometheus"):
+        raise HttpRefusal(400, f"format={format!r}: this route answers json or prometheus.")
     reports = await instance.manager.questions.reports(REPORT_WITHIN)
     if dp_rank is not None:
         reports = [report for report in reports if report.dp_rank == dp_rank]
         if not reports:
             raise HttpRefusal(400, f"dp_rank={dp_rank} out of range [0, {instance.args.dp_ranks})")
     sections = frozenset(name.strip() for name in include.split(",") if name.strip())
-    return responses.json(loads(instance, reports, sections))
+    document = loads(instance, reports, sections)
+    if format == "prometheus":
+        return Response("\n".join(load_gauges(document["loads"])) + "\n", media_type=EXPOSITION)
+    return responses.json(document)
 
 
 @router.get("/debug/rooms")
@@ -245,9 +255,8 @@ async def metrics(request: Request) -> Response:
 
 def loads(instance: EngineInstance, reports: Sequence[SchedulerReport], include: frozenset[str]) -> dict[str, Any]:
     """`include` holds sglang's section names (core, memory, disagg, queues); empty or `all` means every one."""
-    wanted = (
-        SECTIONS if not include or "all" in include else {"disaggregation" if n == "disagg" else n for n in include}
-    )
+    everything = not include or "all" in include
+    left_out = {name for name, word in SECTIONS.items() if not everything and not include & {name, word}}
     rows = [_row(instance, report) for report in reports]
     args = instance.args
     return {
@@ -255,8 +264,24 @@ def loads(instance: EngineInstance, reports: Sequence[SchedulerReport], include:
         "version": f"pdctl-{__version__}",
         "accelerator": None,
         "num_accelerators": args.tp_size * args.pp_size,
-        "loads": [{key: value for key, value in row.items() if key not in SECTIONS or key in wanted} for row in rows],
+        "loads": [{key: value for key, value in row.items() if key not in left_out} for row in rows],
     }
+
+
+def load_gauges(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The lines of `format=prometheus`: every number of the entries, the name of a section before those in it."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for row in rows:
+        numbers = {key: value for key, value in row.items() if key != "dp_rank"}
+        for section in numbers.keys() & SECTIONS.keys():
+            inner = numbers.pop(section)
+            numbers.update({f"{SECTIONS[section]}_{key}": value for key, value in inner.items()})
+        for key, value in numbers.items():
+            if isinstance(value, int | float):
+                found.setdefault(f"sglang_{key}", []).append((row["dp_rank"], value))
+    for name in sorted(found):
+        yield f"# TYPE {name} gauge"
+        yield from (f'{name}{{dp_rank="{rank}"}} {value}' for rank, value in found[name])
 
 
 def _row(instance: EngineInstance, report: SchedulerReport) -> dict[str, Any]:
@@ -264,12 +289,13 @@ def _row(instance: EngineInstance, report: SchedulerReport) -> dict[str, Any]:
     counts = {name: int(load.get(name, 0)) for name in (*CORE_COUNTS, *DISAGGREGATION_COUNTS)}
     retracted = counts["decode_retracted_queue_reqs"]
     rates = {name: load.get(name, 0.0) for name in (*CORE_RATES, *DISAGGREGATION_RATES)}
+    moments = [load.get(name, 0.0) for name in MOMENTS]
     return {
         "timestamp": datetime.now(timezone.utc).timestamp(),
         "dp_rank": report.dp_rank,
         **{name: counts[name] for name in CORE_COUNTS},
-        "num_total_tokens": counts["num_used_tokens"],
         **{name: rates[name] for name in CORE_RATES},
+        "decode_moments": moments if moments[0] else None,
         "memory": {
             "weight_gb": _gib(facts.get("weight_bytes")),
             "kv_cache_gb": _gib(facts.get("kv_cache_bytes")),
@@ -281,7 +307,13 @@ def _row(instance: EngineInstance, report: SchedulerReport) -> dict[str, Any]:
             **{name: counts[name] for name in DISAGGREGATION_COUNTS},
             **{name: rates[name] for name in DISAGGREGATION_RATES},
         },
-        "queues": {"waiting": int(load.get("queue_waiting", 0)), "grammar": 0, "paused": 0, "retracted": retracted},
+        "queues": {
+            "waiting": int(load.get("queue_waiting", 0)),
+            "grammar": 0,
+            "paused": 0,
+            "retracted": retracted,
+            "prealloc_ready": int(load.get("prealloc_ready_reqs", 0)),
+        },
     }
 
 

@@ -61,6 +61,13 @@ LOAD_GAUGES: dict[str, tuple[str, str]] = {
     "num_decode_deferred_kv_release_reqs": ("decode_draining_reqs", "decode: failed rooms that keep pages"),
     "num_retracted_reqs": ("decode_retracted_queue_reqs", "requests taken back out of the running batch"),
     "max_total_num_tokens": ("max_total_num_tokens", "tokens the KV cache holds"),
+    "decode_sum_seq_lens": ("decode_sum_seq_lens", "tokens of the requests in the running batch"),
+}
+# Mode of realtime_tokens_total → key of the load report, a total since the start.
+COMPUTED_TOKENS = {
+    "prefill_compute": "total_prefill_uncached_tokens",
+    "prefill_cache": "total_prefill_cached_tokens",
+    "decode": "total_decode_tokens",
 }
 STAGES = ("prefill_bootstrap", "prefill_transfer_kv_cache"), ("decode_bootstrap", "decode_transferred")
 BOOTSTRAP_FAILED = re.compile(r"(bootstrap|handshake) failed")
@@ -115,6 +122,12 @@ class Metrics:
         )  # fmt: skip
         self._cpu = Gauge("sglang:process_cpu_seconds", "CPU time", ["component"], registry=self.registry)
         self._gauges: dict[str, Gauge] = {}
+        ranks = [*self._ranked, "dp_rank"] if self._per_dp else [*self._ranked]
+        self._computed = Counter(
+            "sglang:realtime_tokens_total", "tokens that forward passes computed or took from the cache",
+            [*ranks, "mode"], registry=self.registry,
+        )  # fmt: skip
+        self._computed_before: dict[tuple[int, str], float] = {}  # by dp rank and mode: what was counted at last
 
     def _counter(self, name: str, text: str, ranked: bool = False) -> Counter:
         labels = self._ranked if ranked else self._names
@@ -128,11 +141,22 @@ class Metrics:
         return family if more else family.labels(**labels)
 
     def _set(self, name: str, text: str, value: float, dp_rank: int | None = None) -> None:
-        labels = {**self._ranked, "dp_rank": str(dp_rank)} if self._per_dp and dp_rank is not None else self._ranked
+        labels = self._labels(dp_rank)
         gauge = self._gauges.get(name)
         if gauge is None:
             gauge = self._gauges[name] = Gauge(f"sglang:{name}", text, list(labels), registry=self.registry)
         gauge.labels(**labels).set(value)
+
+    def _labels(self, dp_rank: int | None) -> dict[str, str]:
+        return {**self._ranked, "dp_rank": str(dp_rank)} if self._per_dp and dp_rank is not None else self._ranked
+
+    def _count(self, report: SchedulerReport) -> None:
+        """Count what the rank computed since its last report."""
+        for mode, key in COMPUTED_TOKENS.items():
+            total = report.load.get(key, 0.0)
+            grown = total - self._computed_before.get((report.dp_rank, mode), 0.0)
+            self._computed.labels(**self._labels(report.dp_rank), mode=mode).inc(max(0.0, grown))
+            self._computed_before[report.dp_rank, mode] = total
 
     def received(self, pending: Pending) -> None:
         self._prompt.inc(pending.prompt_tokens)
@@ -198,6 +222,7 @@ class Metrics:
         for report in reports:
             for name, (key, text) in LOAD_GAUGES.items():
                 self._set(name, text, report.load.get(key, 0.0), report.dp_rank)
+            self._count(report)
         self._cpu.labels(component="tokenizer").set(time.process_time())
         return generate_latest(self.registry)
 

@@ -23,6 +23,7 @@ from pdctl.engine.frontend.request_state import GONE, GenerationJob, Options, Pe
 from pdctl.engine.frontend.scheduler_questions import SchedulerQuestions
 from pdctl.engine.ipc.channels import Channels, keys_of, local_input
 from pdctl.engine.ipc.messages import (
+    HEALTH_PREFIX,
     AbortRequest,
     Done,
     Finish,
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     Socket = zmq.Socket[bytes]
 
 log = logging.getLogger("pdctl.engine")
-HEALTH_PREFIX = "HEALTH_CHECK"  # sglang: requests with such a rid leave no INFO line
 # Seconds beyond the scheduler's own deadlines after which a silent rank is taken to be stuck.
 SILENCE_MARGIN = 60.0
 SILENCE_CHECK = 5.0

@@ -142,6 +142,8 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     now: bool = False
 
 
+HEALTH_PREFIX = "HEALTH_CHECK"  # sglang: requests with such a rid leave no INFO line and count as no work
+
 # sglang's reasons why an instance cannot switch roles; controllers match the first.
 NOT_IDLE = "instance is not idle; drain all requests before switching"
 UNHEALTHY = "instance is unhealthy after a failed role switch; restart required"

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,7 +44,7 @@ from pdctl.engine.ipc.messages import (
     steady_time,
 )
 from pdctl.engine.model.forward_pass import Share
-from pdctl.engine.scheduler.role import live_rooms
+from pdctl.engine.scheduler.role import QueuedTokens, live_rooms
 from pdctl.engine.scheduler.schedule_batch import IDLE, Batch, Outcome, Pass, compute, conclude, prepare, run
 from pdctl.quick_definitions import NamedTuple
 
@@ -59,6 +60,8 @@ log = logging.getLogger("pdctl.engine")
 IDLE_WAIT = 5.0  # seconds between self-checks of an idle rank
 # The KV manager wakes a rank whose rooms wait for the other side; this limit is only needed for deadlines.
 REMOTE_WAIT = 0.05
+LONGEST_STEP = 2_000_000  # microseconds; what is longer is no decode step but a pause (sglang 0.5.23)
+RECENT = 16  # prefill passes whose cache hits tell what to expect of the prompts that wait
 WORTH_A_THREAD = 4e8  # tokens of a pass × bytes of the checkpoint: a pass of some 5 ms on one CPU core
 
 
@@ -112,6 +115,8 @@ class Scheduler:
         self._publish(ended)
         if agreed.busy and not overlapped:
             self._run(batch or IDLE, agreed)
+        if not agreed.busy:
+            self._batches.work.pause()
         queues = self._role.queues()
         if not queues.total and not queues.draining and not self._overlap.under_way:
             self._resources.check_idle()
@@ -213,17 +218,25 @@ class Scheduler:
         queues = self._role.queues()
         resources, size = self._resources, self._resources.page_size
         used = resources.held_pages * size
-        pending = sum(req.prompt_len for queue, req in self._role.members() if queue == "prealloc")
+        queued = QueuedTokens.of(self._role, self._batches.recent_hit_rate)
         moving = [req.times.bootstrapped for queue, req in self._role.members() if queue == "transfer"]
+        elsewhere = queues.bootstrap + queues.prealloc + queues.transfer + queues.retracted
         return {
             "num_running_reqs": queues.running,
-            "num_waiting_reqs": queues.waiting + queues.bootstrap + queues.prealloc,
+            "num_waiting_reqs": queues.waiting + elsewhere,
+            "num_waiting_uncached_tokens": queued.uncached,
             "num_used_tokens": used,
+            "num_total_tokens": used + queued.without_pages,
+            "num_active_tokens": max(0, used + queued.without_pages - queued.awaiting_kv),
+            "num_prealloc_ready_tokens": queued.prealloc_ready,
+            "prealloc_ready_reqs": queued.prealloc_ready_reqs,
+            "decode_sum_seq_lens": self._role.running.tokens,
+            **self._batches.work.totals(),
             "max_total_num_tokens": self._resources.capacity,
             "token_usage": self._batches.usage(),
             "kv_available_tokens": resources.allocator.free_pages * size,
             "kv_evictable_tokens": (resources.available_pages - resources.allocator.free_pages) * size,
-            "pending_prealloc_token_usage": pending / resources.capacity,
+            "pending_prealloc_token_usage": queued.prealloc / resources.capacity,
             "gen_throughput": self._batches.throughput if queues.running else 0.0,
             "max_running_requests": self._resources.args.max_running_requests,
             "queue_waiting": queues.waiting,
@@ -346,6 +359,54 @@ class Overlap:
         self._thread.shutdown()
 
 
+class WorkCounters:
+    """Work since the start, as sglang 0.5.23's /v1/loads counts it. Passes of health requests alone are left out.
+
+    The time of a prefill pass goes from the end of the one before, if it followed at once, to its own end; that of a
+    decode step from the beginning of the one before to its own, and is left out if there was a pause between them.
+    """
+
+    def __init__(self) -> None:
+        self._last: Outcome | None = None
+        self._paused = False
+        self._prefill_ended = 0.0
+        self._computed = self._cached = self._prefill_us = 0
+        # Of decode steps: how many; the sums of batch size b, of time t in µs, of b², of b × t, of tokens made.
+        self._moments = [0] * 6
+        self._made = 0  # by decode passes, whether their time counts or not
+
+    def pause(self) -> None:
+        """Take note that a turn had nothing to compute: the next pass does not follow at once."""
+        self._paused = True
+
+    def add(self, outcome: Outcome) -> None:
+        batch, last = outcome.batch, self._last
+        follows = last is not None and not self._paused and last.batch.prefill == batch.prefill
+        self._last, self._paused = outcome, False
+        if batch.prefill:
+            began = self._prefill_ended if follows else max(outcome.began, self._prefill_ended)
+            self._prefill_us += round((outcome.ended - began) * 1e6)
+            self._prefill_ended = outcome.ended
+            self._computed += batch.tokens
+            self._cached += batch.cached
+            return
+        self._made += len(outcome.made)
+        spent = round((outcome.began - last.began) * 1e6) if last is not None and follows else 0
+        if 0 < spent < LONGEST_STEP:
+            size = len(batch.parts)
+            step = (1, size, spent, size * size, size * spent, len(outcome.made))
+            self._moments = [total + more for total, more in zip(self._moments, step, strict=True)]
+
+    def totals(self) -> dict[str, float]:
+        return {
+            "total_prefill_uncached_tokens": self._computed,
+            "total_prefill_cached_tokens": self._cached,
+            "total_prefill_busy_us": self._prefill_us,
+            "total_decode_tokens": self._made,
+            **{f"decode_moment_{power}": total for power, total in enumerate(self._moments)},
+        }
+
+
 class BatchLog:
     """SGLang's periodic lines: one for every prefill pass, one for every `decode_log_interval` decode passes."""
 
@@ -356,11 +417,15 @@ class BatchLog:
         self._since = time.perf_counter()
         self.throughput = 0.0
         self.hit_rate = 0.0  # of the last prefill batch, as in sglang
+        self.work = WorkCounters()
+        self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT)  # tokens cached and computed, of prefill passes
 
     def passed(self, outcome: Outcome, queues: Queues, running_tokens: int) -> None:
         """Take note of a forward pass. Only attention-TP rank 0 logs it, as in sglang."""
         if not self._resources.leader:
             return
+        if not all(part.req.probe for part in outcome.batch.parts):
+            self.work.add(outcome)
         if outcome.batch.prefill:
             self._prefill(outcome, queues)
             return
@@ -373,10 +438,16 @@ class BatchLog:
         """Return the share of the pool's pages in use, without those that only the prefix cache keeps."""
         return self._resources.held_pages / self._resources.num_pages
 
+    @property
+    def recent_hit_rate(self) -> float:
+        """The share of prompt tokens found in the cache, of the last RECENT prefill passes."""
+        cached = sum(hits for hits, _ in self._recent)
+        return cached / (cached + sum(computed for _, computed in self._recent)) if cached else 0.0
+
     def _prefill(self, outcome: Outcome, queues: Queues) -> None:
-        batch, seconds = outcome.batch, outcome.seconds
-        new = [part.req for part in batch.parts if part.req.computed == part.req.cached + part.extend]
-        cached = sum(req.cached for req in new)
+        batch, seconds = outcome.batch, outcome.ended - outcome.began
+        new, cached = batch.begun, batch.cached
+        self._recent.append((cached, batch.tokens))
         self.hit_rate = cached / (cached + batch.tokens)
         log.info(
             "Prefill batch, #new-seq: %d, #new-token: %d, #cached-token: %d, token usage: %.2f, #running-req: %d, "

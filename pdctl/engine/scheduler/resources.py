@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
-from pdctl.engine.ipc.messages import Finish, Generate, Meta, Tokens, steady_time
+from pdctl.engine.ipc.messages import HEALTH_PREFIX, Finish, Generate, Meta, Tokens, steady_time
 from pdctl.engine.kv_link.kv_frames import ANY
 from pdctl.engine.kv_link.room_state import TransferStats
 from pdctl.engine.kvcache.allocator import RadixCache
@@ -106,6 +106,11 @@ class Req:
     def fake(self) -> bool:
         """Whether this is a warm-up or health request: on a decode, nothing is written into its pages."""
         return self.message.bootstrap_host == FAKE_BOOTSTRAP_HOST
+
+    @property
+    def probe(self) -> bool:
+        """Whether this is a health request: no traffic."""
+        return self.rid.startswith(HEALTH_PREFIX)
 
     @property
     def input_ids(self) -> list[int]:

@@ -84,6 +84,41 @@ class Queues:
         return self.bootstrap + self.inflight + self.prealloc + self.transfer + self.draining
 
 
+@dataclass(frozen=True, slots=True)
+class QueuedTokens:
+    """Tokens of the requests in the queues, as sglang 0.5.23's /v1/loads counts them.
+
+    uncached: prompt tokens of the waiting queue that are to be computed; of a request that has not begun, an estimate.
+    without_pages: of requests that hold none. awaiting_kv: of a decode's rooms whose KV cache has not arrived.
+    prealloc_ready: of those in the prealloc queue that wait for memory alone.
+    """
+
+    uncached: int
+    without_pages: int
+    awaiting_kv: int
+    prealloc: int
+    prealloc_ready: int
+    prealloc_ready_reqs: int
+
+    @classmethod
+    def of(cls, role: SchedulerRole, hit_rate: float) -> QueuedTokens:
+        """`hit_rate`: the share of a prompt that is likely to be in the prefix cache."""
+        places = {name: list(place) for name, place in role.places().items() if name != DRAINING}
+        waiting, prealloc = places.get("waiting", []), places.get("prealloc", [])
+        ready = [req for req in prealloc if req.times.ready]
+        return cls(
+            uncached=sum(
+                req.prompt_len - req.computed if req.row >= 0 else int(req.prompt_len * (1 - hit_rate))
+                for req in waiting
+            ),
+            without_pages=sum(req.length for place in places.values() for req in place if req.row < 0),
+            awaiting_kv=sum(req.length for req in (*prealloc, *places.get("transfer", []))),
+            prealloc=sum(req.prompt_len for req in prealloc),
+            prealloc_ready=sum(req.length for req in ready),
+            prealloc_ready_reqs=len(ready),
+        )
+
+
 class SchedulerRole(ABC):
     """Owns the queues of one kind of instance. Called by the event loop's thread only."""
 

@@ -66,6 +66,16 @@ class Batch:
     def tokens(self) -> int:
         return sum(part.extend for part in self.parts)
 
+    @property
+    def begun(self) -> list[Req]:
+        """Of a prefill pass that has ended: the requests of which it computed the first tokens."""
+        return [part.req for part in self.parts if part.req.computed == part.req.cached + part.extend]
+
+    @property
+    def cached(self) -> int:
+        """Prompt tokens of those that were found in the cache."""
+        return sum(req.cached for req in self.begun)
+
 
 IDLE = Batch((), prefill=False)
 
@@ -326,11 +336,15 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A pass that has ended. `made`: the requests that got a token in it and were not aborted meanwhile."""
+    """A pass that has ended, with its times in seconds of `time.perf_counter`.
+
+    `made`: the requests that got a token in it and were not aborted meanwhile.
+    """
 
     batch: Batch
     made: tuple[Req, ...]
-    seconds: float
+    began: float
+    ended: float
 
 
 def run(batch: Batch, resources: Resources, shares: tuple[Share, ...] = ()) -> Outcome:
@@ -389,7 +403,7 @@ def conclude(prepared: Pass, sampled: Sampled | None, resources: Resources) -> O
             req.top_logprobs.append(sampled.top_logprobs[index])
         req.times.first_token = req.times.first_token or now
         req.append(int(sampled.ids[index]), resources.eos, resources.limit)
-    return Outcome(batch, tuple(made), time.perf_counter() - prepared.began)
+    return Outcome(batch, tuple(made), prepared.began, time.perf_counter())
 
 
 def _tokens(req: Req, start: int, end: int) -> Sequence[int]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.engine.frontend.conftest import Engine
 
+ANSWERS = Path(__file__).parents[2] / "data" / "answers"
 # Types a router's parser insists on (sglang 0.5.23 /server_info).
 SERVER_INFO = {
     "model_path": str,
@@ -116,6 +119,29 @@ def test_loads(unified: Engine, replicas: Engine) -> None:
     (core,) = unified.client.get("/v1/loads?include=core,disagg").json()["loads"]
     assert "disaggregation" in core
     assert "memory" not in core
+
+
+def test_a_load_has_the_keys_of_sglang(unified: Engine) -> None:
+    """Those of the recorded entry of 0.5.18, and what 0.5.23 (managers/load_snapshot.py) has beyond."""
+    (real,) = json.loads((ANSWERS / "0.5.18-1p" / "prefill0.v1_loads").read_text())["loads"]
+    (load,) = unified.client.get("/v1/loads").json()["loads"]
+    assert set(load) == {*real, "num_prealloc_ready_tokens"}
+    for section in ("memory", "disaggregation", "queues"):
+        assert set(load[section]) == set(real[section])
+
+
+def test_loads_as_prometheus_text(unified: Engine, replicas: Engine) -> None:
+    response = replicas.client.get("/v1/loads?format=prometheus")
+    assert response.headers["content-type"].startswith("text/plain")
+    found = {family.name: family for family in text_string_to_metric_families(response.text)}
+    for name in ("num_used_tokens", "total_prefill_busy_us", "num_waiting_uncached_tokens", "queues_waiting"):
+        family = found[f"sglang_{name}"]
+        assert family.type == "gauge"
+        assert sorted(sample.labels["dp_rank"] for sample in family.samples) == ["0", "1"]
+    assert {"sglang_disagg_prefill_bootstrap_queue_reqs", "sglang_memory_token_capacity"} <= found.keys()
+    core = unified.client.get("/v1/loads?format=prometheus&include=core").text
+    assert "sglang_num_used_tokens{" in core
+    assert "sglang_memory_" not in core
 
 
 def samples(engine: Engine) -> dict[str, float]:

@@ -20,12 +20,14 @@ GAUGES = (
     "num_retracted_reqs",
     "token_usage",
     "cache_hit_rate",
+    "decode_sum_seq_lens",
     "gen_throughput",
     "kv_available_tokens",
     "kv_used_tokens",
     "kv_evictable_tokens",
 )
 COUNTERS = (
+    "realtime_tokens_total",
     "num_bootstrap_failed_reqs_total",
     "num_transfer_failed_reqs_total",
     "num_prefill_retries_total",

@@ -217,7 +217,7 @@ def test_routes_and_methods_that_do_not_exist(unified: Engine) -> None:
     refused(unified.client.get("/v1/models/other"), 404, "'other' does not exist; this instance serves 'echo'")
     refused(unified.client.get("/v1/loads?dp_rank=x"), 400, "dp_rank")
     refused(unified.client.get("/v1/loads?dp_rank=3"), 400, "dp_rank=3 out of range [0, 1)")
-    refused(unified.client.get("/v1/loads?format=prometheus"), 400, "/metrics")
+    refused(unified.client.get("/v1/loads?format=xml"), 400, "json or prometheus")
 
 
 @for_each("path", ["/generate", "/v1/completions", "/v1/chat/completions"])
