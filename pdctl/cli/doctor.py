@@ -316,7 +316,7 @@ def _watch(subject: Subject, chosen: Selection, interval: float, form: ReportFor
     if subject.request.depth is Depth.STATIC:  # a manifest without a server to ask
         raise UsageError("there is nothing to watch in what is written alone", "add --router URL")
     watched = begin()
-    stream = term.out()
+    stream = term.out(follows=True)
     while True:
         _, report = _look(subject, chosen)
         watched = advance(watched, report, time.monotonic())
@@ -324,8 +324,8 @@ def _watch(subject: Subject, chosen: Selection, interval: float, form: ReportFor
             report_forms.show_changes(watched, stream)
         elif lines := report_forms.change_lines(watched):
             stream.write(lines)
-        stream.stream.flush()
-        time.sleep(interval)
+        stream.flush()
+        stream.sleep(interval)
 
 
 def _list(chosen: Selection, form: ReportForm, file: Path | None) -> None:

@@ -117,7 +117,10 @@ def open_logs(
 
 
 def growing(
-    open_now: Callable[[], tuple[Log, ...]], limit: float, clock: Callable[[], float] = time.monotonic
+    open_now: Callable[[], tuple[Log, ...]],
+    limit: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[tuple[Log, ...]]:
     """The logs as they are, then again each time a file is new, longer, truncated or replaced, for `limit` seconds."""
     deadline = clock() + limit
@@ -131,7 +134,7 @@ def growing(
         left = deadline - clock()
         if left <= 0:
             return
-        time.sleep(min(POLL, left))
+        sleep(min(POLL, left))
 
 
 def _split_merged(found: _Found) -> Sequence[_Found]:

@@ -12,6 +12,7 @@ import io
 import os
 import re
 import sys
+import time
 import unicodedata
 from itertools import zip_longest
 from typing import IO, TYPE_CHECKING
@@ -36,7 +37,8 @@ class Term:
     """One output stream. Colour is decided per stream: NO_COLOR, then FORCE_COLOR, then whether it is a terminal.
 
     If the reader of a standard stream leaves (`pdctl … | head`), the rest is dropped, because the verb's exit code must
-    still be found; with `follows` BrokenPipeError is raised, because the verb would go on for nobody.
+    still be found; with `follows` BrokenPipeError is raised, also where nothing is written, because the verb would go
+    on for nobody.
     """
 
     def __init__(self, stream: IO[str], follows: bool = False) -> None:
@@ -76,6 +78,14 @@ class Term:
     def flush(self) -> None:
         with self._errors():
             self.stream.flush()
+        self.sleep(0.0)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait; with `follows` only as long as somebody reads, else raise BrokenPipeError."""
+        if self.follows and _is_left(self.stream, seconds):
+            raise BrokenPipeError
+        if not self.follows and seconds:
+            time.sleep(seconds)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -94,6 +104,16 @@ class Term:
 
     def symbol(self, fancy: str, plain: str) -> str:
         return fancy if self.unicode else plain
+
+
+def _is_left(stream: IO[str], seconds: float) -> bool:
+    """Whether the reader of a pipe has left, or leaves within `seconds`, which pass if it does not."""
+    import select  # late: only a verb that follows waits for a reader
+
+    watched = select.poll()
+    with contextlib.suppress(ValueError):  # not a file: nobody can leave
+        watched.register(stream, 0)
+    return bool(watched.poll(seconds * 1000))
 
 
 def silence(stream: IO[str]) -> None:

@@ -43,6 +43,36 @@ def test_a_reader_that_leaves_in_the_middle_is_no_failure(verb: list[str]) -> No
     assert (process.wait(timeout=60), said) == (0, "")
 
 
+FOLLOWERS = ("doctor --router http://127.0.0.1:9 --watch {}", "doctor --router http://127.0.0.1:9 -o jsonl --watch {}")
+
+
+@for_each("verb", FOLLOWERS)
+@pytest.mark.parametrize("interval", ["1s", "10m"])
+def test_a_verb_that_watches_ends_when_its_reader_leaves(verb: str, interval: str) -> None:
+    """Although nothing changes any more, hence nothing is written any more."""
+    argv = [*PLAN[:3], *verb.format(interval).split()]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            process.stdout.close()
+            assert process.wait(timeout=60) == 0
+            assert process.stderr is not None
+            assert process.stderr.read() == ""
+        finally:
+            process.kill()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@for_each("verb", FOLLOWERS)
+def test_a_full_disk_ends_a_verb_that_watches(verb: str) -> None:
+    with open("/dev/full", "wb") as full:
+        argv = [*PLAN[:3], *verb.format("1s").split()]
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    said = "error: standard output: No space left on device\n  fix: free space there\n"
+    assert (done.returncode, done.stderr) == (4, said)
+
+
 @for_each(
     ("argv", "code"),
     [

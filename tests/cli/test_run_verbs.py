@@ -124,6 +124,26 @@ def test_logs_are_prefixed_filtered_and_followed(detached: Shell) -> None:
     assert follower.returncode == -signal.SIGINT
 
 
+def test_logs_are_not_followed_for_a_reader_that_left(detached: Shell) -> None:
+    follower = detached.start("logs", "-f", "--grep", "no line has this")
+    assert follower.stdout is not None
+    follower.stdout.close()
+    assert follower.wait(timeout=DEADLINE) == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@for_each("verb", [["ask", "hi"], ["logs", "-f"]])
+def test_an_answer_that_cannot_be_written_names_the_stream(detached: Shell, verb: list[str]) -> None:
+    argv = [sys.executable, "-m", "pdctl", *verb]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            argv, env=detached.env, cwd=detached.folder, stdout=full, stderr=subprocess.PIPE, text=True,
+            timeout=DEADLINE, check=False,
+        )  # fmt: skip
+    said = "error: standard output: No space left on device\n  fix: free space there\n"
+    assert (done.returncode, done.stderr[-len(said) :]) == (4, said)
+
+
 def test_ask_streams_the_answer_and_names_the_pair(detached: Shell) -> None:
     asked = detached.run("ask", "Repeat: the red fox", "-v")
     assert asked.stdout == "the red fox\n"
@@ -135,18 +155,6 @@ def test_ask_streams_the_answer_and_names_the_pair(detached: Shell) -> None:
     assert document["completion_tokens"] == 3
     assert detached.run("ask", "--url", detached.router, "hi").stdout == "the red fox\n"
     assert detached.run("ask", "Repeat:", "the", "red", "fox").stdout == "the red fox\n"
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_an_answer_that_cannot_be_written_names_the_stream(detached: Shell) -> None:
-    argv = [sys.executable, "-m", "pdctl", "ask", "hi"]
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            argv, env=detached.env, cwd=detached.folder, stdout=full, stderr=subprocess.PIPE, text=True,
-            timeout=DEADLINE, check=False,
-        )  # fmt: skip
-    said = "error: standard output: No space left on device\n  fix: free space there\n"
-    assert (done.returncode, done.stderr) == (4, said)
 
 
 def test_ask_ends_when_the_router_is_stopped_and_names_the_command_that_continues_it(detached: Shell) -> None:

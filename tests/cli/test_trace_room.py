@@ -164,6 +164,20 @@ def test_a_room_is_followed_to_its_end(tmp_path: Path) -> None:
     assert "✗ failed" in rest
 
 
+def test_a_room_is_not_followed_for_a_reader_that_left(tmp_path: Path) -> None:
+    log = tmp_path / "decode0.log"
+    grow(log, BROKEN / "decode0.log", FAILED, 70)
+    asked = shell("trace-room", FAILED, log, "--follow", cache=tmp_path)
+    assert asked.stdout is not None
+    assert asked.stdout.readline()
+    asked.stdout.close()
+    with asked:
+        try:
+            assert asked.wait(timeout=DEADLINE) == 0
+        finally:
+            asked.kill()
+
+
 def test_ctrl_c_shows_what_is_known_and_ends_by_the_signal(tmp_path: Path) -> None:
     log = tmp_path / "decode0.log"
     grow(log, BROKEN / "decode0.log", FAILED, 70)

@@ -185,7 +185,10 @@ def _content(token: object) -> str:
 
 
 def _compile(source: str) -> Template:
-    """Compile as transformers does: with trimmed blocks, loop controls, `tojson` and two functions."""
+    """Compile as transformers does: with trimmed blocks, loop controls, `tojson` and two functions.
+
+    The time is without a zone, as there: TZ may name one that no date can have (UTC-25).
+    """
     from jinja2 import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -200,7 +203,7 @@ def _compile(source: str) -> Template:
     )
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment.from_string(source)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from pdctl.logs.source import growing
@@ -33,7 +34,7 @@ class RoomFollower:
 
     def run(self, limit: float) -> Room | None:
         """Follow for at most `limit` seconds; return the room, None if no line named it."""
-        for logs in growing(self._open, limit):
+        for logs in growing(self._open, limit, sleep=time.sleep if self._term is None else self._term.sleep):
             self.room = self._read(logs) or self.room
             self._show()
             if self.room is not None and self.room.outcome.value in OVER:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import time
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -128,6 +130,18 @@ def test_a_template_sees_special_tokens_tools_and_its_own_variables() -> None:
     messages = [{"role": "user", "content": text} for text in "abc"]
     text = template.render(messages, {"add_generation_prompt": True, "tools": [{"name": "<x>"}], "mood": "!"})
     assert text == '<s>{"name": "<x>"}ab>!20'
+
+
+@pytest.mark.parametrize("zone", ["UTC-25", "UTC+24", ":/nonexistent", "NoSuch/Zone"])
+def test_a_template_tells_the_time_in_a_zone_that_cannot_be(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        text = ChatTemplate("{{ strftime_now('%Y-%m-%d') }}", {}).render([], {})
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert abs(date.fromisoformat(text) - datetime.now(timezone.utc).date()) <= timedelta(days=3)
 
 
 @pytest.mark.parametrize(
