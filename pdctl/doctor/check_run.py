@@ -40,7 +40,9 @@ from pdctl.doctor.static import (
     capacity,
     environment_checks,
     kubernetes_checks,
+    listen_addresses,
     refused_flags,
+    router_addresses,
     written_agreement,
 )
 from pdctl.errors import ExitCode
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
 
 WRITTEN_CHECKS: tuple[Check, ...] = (  # need nothing but a topology, a manifest or a script
     *bootstrap_addresses.CHECKS,
+    *listen_addresses.CHECKS,
+    *router_addresses.CHECKS,
     *kubernetes_checks.CHECKS,
     *written_agreement.CHECKS,
     *arithmetic.CHECKS,

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, finding, names
-from pdctl.doctor.static.bootstrap_addresses import port_collisions
-from pdctl.doctor.static.server_sources import engines_behind, service_of, templates, written
+from pdctl.doctor.static.server_sources import templates, written
 from pdctl.engines.kinds import RELEASED_ROUTER, ROUTERS
 from pdctl.engines.sglang.endpoints import DEFAULT_BOOTSTRAP_PORT as BOOTSTRAP
 from pdctl.engines.sglang.endpoints import DEFAULT_PORT as HTTP
@@ -355,54 +354,6 @@ def _ports(container: Container) -> tuple[int, ...]:
     return (port, bootstrap) if flags.text("disaggregation-mode") == "prefill" else (port,)
 
 
-def unpublished(servers: Servers) -> Verdict:
-    """PD223: a router calls an engine on a port on which its Service, or the engine itself, does not listen."""
-    found = []
-    contested = [each for met in port_collisions(servers) for each in (met.kept.engine, met.moved.engine)]
-    for router in servers.routers:
-        for role, listed in (("prefill", router.prefills), ("decode", router.decodes)):
-            for each in listed:
-                host, port = host_and_port(each.url)
-                if port is None or "$" in each.url:
-                    continue
-                beside = [one for one in servers.engines if one.network == router.network and one.role == role]
-                unsure = any(one is other for one in beside for other in contested)  # PD218 moves one of them
-                near = tuple(beside) if len(beside) >= len(listed) and not unsure else ()
-                problem = _unpublished(servers, router, each, host, port, near)
-                if problem is not None:
-                    found.append(problem)
-    return found
-
-
-def _unpublished(
-    servers: Servers, router: RouterLine, each: Listed, host: str, port: int, near: tuple[Server, ...]
-) -> Finding | None:
-    """PD223 for one address. `near`: engines of its role in the router's network, if all are in these files."""
-    manifest = servers.manifest
-    service = service_of(manifest, host) if manifest is not None else None
-    if service is not None and service.kind != COMPOSE and not service.headless:
-        published = [one.port for one in service.exposed]
-        if not published or port in published:
-            return None
-        there = f"Service {service.name} publishes {names([str(one) for one in published])}"
-        evidence = [each.evidence, f"{service.file}:{service.line}: {there}"]
-        return _dials(each, port, there, published[0], evidence)
-    if manifest is None:
-        return None
-    engines = engines_behind(servers, each.url, router.network)
-    if is_loopback(host) and not engines:
-        engines = near
-    ports = [one.port for one in engines]
-    if not engines or None in ports or port in ports:
-        return None
-    first = engines[0]
-    evidence = [each.evidence, *_port_of(first)]
-    listens = f"{names([one.name for one in engines])} {'listen' if len(engines) > 1 else 'listens'} on " + names(
-        [str(one) for one in dict.fromkeys(ports)]
-    )
-    return _dials(each, port, listens, first.port or 0, evidence)
-
-
 def unread(servers: Servers) -> Verdict:
     """PD905: flags that read like an engine's or a router's behind an entrypoint that the files do not hold."""
     if servers.manifest is None:
@@ -413,16 +364,6 @@ def unread(servers: Servers) -> Verdict:
     ]
 
 
-def _dials(each: Listed, port: int, there: str, right: int, evidence: list[str]) -> Finding:
-    url = re.sub(rf":{port}(?!\d)", f":{right}", each.url, count=1)
-    return finding("PD223", each.url, str(port), there, evidence, url=each.url, right=url)
-
-
-def _port_of(engine: Server) -> Iterator[str]:
-    said = engine.flags.find("port")
-    yield said.evidence if said is not None else f"{engine.place()}: no --port, so {engine.port}"
-
-
 def _listed_workers(router: RouterLine) -> tuple[Listed, ...]:
     return (*router.prefills, *router.decodes)
 
@@ -430,7 +371,6 @@ def _listed_workers(router: RouterLine) -> tuple[Listed, ...]:
 CHECKS = (
     written("PD221", selects_nothing),
     written("PD222", target_ports),
-    written("PD223", unpublished),
     written("PD607", of_pods(probes)),
     written("PD608", images),
     written("PD609", of_pods(grace)),

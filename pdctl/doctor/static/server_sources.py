@@ -1,4 +1,4 @@
-"""Servers read from a plan or a manifest, with each flag's place; where an address leads; `written` checks."""
+"""Servers read from a plan or a manifest, with each flag's place; where a router's addresses lead; `written` checks."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from pdctl.fleet.address import host_and_port
 from pdctl.loopback import is_loopback
 from pdctl.manifests.command_lines import Flags, Listed, ServerProgram, in_full, parse, program, worker
 from pdctl.manifests.manifest import COMPOSE, SCRIPT, PlacedWord
+from pdctl.quick_definitions import NamedTuple
 from pdctl.topology import owned_flags as owned
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pdctl.topology.model import Topology
 
 
+RUST = "SGLANG_RUST_SERVER"  # the variable with which the bootstrap routes are served on the HTTP port
 TAG = re.compile(r":v?(\d+\.\d+\.\d+\w*(?:\.post\d+)?)[^/@:]*(?:@|$)")  # lmsysorg/sglang:v0.5.18-cu126
 EXPANSION = re.compile(r"\$\((\w+)\)")
 ORDINAL = re.compile(r"(.+)-\d+")  # names of the pods of a StatefulSet, a LeaderWorkerSet, or a role of a group
@@ -176,6 +178,37 @@ def written_hosts(engine: Server) -> tuple[str, ...]:
     """The names of its host that are written: the address it listens on, and the host a script starts it on."""
     names = (engine.flags.text("host"), engine.container.host if engine.container is not None else None)
     return tuple(name for name in names if name)
+
+
+class ListedPort(NamedTuple):
+    """What one router says about one prefill. `engine` None: the address leads to no engine in these files."""
+
+    router: RouterLine
+    listed: Listed
+    engine: Server | None
+
+    @property
+    def name(self) -> str:
+        return self.engine.name if self.engine is not None else self.listed.url
+
+    @property
+    def true(self) -> int | None:
+        """The port its bootstrap server listens on; with the Rust server, its HTTP port."""
+        if self.engine is None:
+            return None
+        return self.engine.port if self.engine.on(RUST) else self.engine.bootstrap_port
+
+
+@lru_cache(maxsize=2)
+def claims(servers: Servers) -> tuple[ListedPort, ...]:
+    """Every prefill on every router's command line, except those whose port depends on a variable."""
+    found = []
+    for router in servers.routers:
+        for listed in filter(lambda each: each.clear, router.prefills):
+            engines = engines_behind(servers, listed.url, router.network)
+            prefills = tuple(one for one in engines if one.role == "prefill") or engines
+            found.append(ListedPort(router, listed, prefills[0] if prefills else None))
+    return tuple(found)
 
 
 def _is_set(pod: ManifestPod | None) -> bool:
