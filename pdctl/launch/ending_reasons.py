@@ -39,7 +39,9 @@ ENDS = ("Instance ends: ", "Router ends: ")  # engine/frontend/http_process.py, 
 START_AGAIN = ". A rank cannot be replaced alone; start the instance again."
 ENDED_BY_US = "pdctl ended it"
 BY_ITSELF = "its own: it was asked to leave"  # SGLang 0.5.3 to 0.5.23 kills itself after SIGTERM
+AFTER_ORDER = "after pdctl asked it to end"  # what it did then is no failure of the deployment
 SIGNALS = {
+    signal.SIGTERM: "from outside",
     signal.SIGKILL: "from outside, or OOM-killed: see dmesg",
     signal.SIGSEGV: "it crashed in native code",
     signal.SIGBUS: "it crashed in native code, or /dev/shm is full",
@@ -58,14 +60,17 @@ def in_words(exit: Exit) -> str:
     if exit.lost:
         return exit.lost
     if not exit.signal:
-        hint = " (the command cannot be found)" if exit.code == 127 else ""
-        return f"left with exit code {exit.code}{hint}"
+        hint = AFTER_ORDER if exit.asked and exit.code else "the command cannot be found" if exit.code == 127 else ""
+        return f"left with exit code {exit.code}{f' ({hint})' if hint else ''}"
     try:
         number = signal.Signals(exit.signal)
     except ValueError:  # a real-time signal
-        return f"was killed by signal {exit.signal}"
-    own = exit.asked and number == signal.SIGKILL
-    hint = ENDED_BY_US if exit.ours else BY_ITSELF if own else SIGNALS.get(number, "")
+        return f"was killed by signal {exit.signal}{f' ({AFTER_ORDER})' if exit.asked else ''}"
+    hint = SIGNALS.get(number, "")
+    if exit.ours or (exit.asked and number == signal.SIGTERM):
+        hint = ENDED_BY_US
+    elif exit.asked:
+        hint = BY_ITSELF if number == signal.SIGKILL else ", ".join(filter(None, (hint, AFTER_ORDER)))
     return f"was killed by {number.name}{f' ({hint})' if hint else ''}"
 
 

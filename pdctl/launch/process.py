@@ -67,7 +67,7 @@ class ChildProcess:
 
     def terminate(self) -> None:
         with self._guard:
-            if self.exit is None:
+            if self.exit is None and not self._ended():
                 self._asked = True
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.pid, signal.SIGTERM)
@@ -75,8 +75,14 @@ class ChildProcess:
     def kill(self) -> None:
         with self._guard:
             if self.exit is None:
-                self._killed = True
+                self._killed = not self._ended()
                 self._kill_session()
+
+    def _ended(self) -> bool:
+        """Whether it has ended by itself, and `watch` has yet to see it: then no order is the reason of its end."""
+        if not hasattr(os, "waitid"):
+            return False
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
     def _kill_session(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: EPERM when only a zombie is left

@@ -93,7 +93,8 @@ class WindDown:
     def _note_end(self, message: Exited) -> None:
         name, at = message.name, message.exit.at
         self._journal.exited(name, message.exit)
-        if name not in self._asked:
+        ordered = message.exit.ours or message.exit.asked
+        if name not in self._asked or (not ordered and at < self._asked[name]):
             self._journal.note(EventKind.DIED, name, ending_reasons.in_words(message.exit), at=at)
             return
         seconds = max(0.0, at - self._asked[name])

@@ -41,8 +41,8 @@ HEAD = 200  # lines of a log's beginning that are searched for its first time
 LIMIT = 3 << 15  # bytes of each log read for a context if the logs are larger
 
 
-class Behind(NamedTuple):
-    """A line that comes after an event in the same file.
+class NearLine(NamedTuple):
+    """A line before or after an event in the same file.
 
     text: without its prefix; stamped: it has its own time, so it begins a message.
     """
@@ -304,7 +304,26 @@ class Library:
         speaker = self.identity(log).speaker
         return tuple(sorted({row.literal for row in self.speech.rows if wanted(row) and _says(speaker, row)}))
 
-    def behind(self, event: Event, size: int) -> Iterator[Behind]:
+    def ahead(self, event: Event, size: int, since: float) -> Iterator[NearLine]:
+        """Lines of the same file in the `size` bytes before the event, without those written before `since`.
+
+        A line without a time is as old as the line before it.
+        """
+        part = next((part for part in self._owners if part.path == event.place.file), None)
+        if part is None or not part.plain:
+            return
+        start = window.line_start(part, max(0, event.place.offset - size))
+        late = False
+        for raw in window.lines(part, start, event.place.offset, self._lines(part)):
+            if raw.place.offset >= event.place.offset:
+                return
+            written = self.instant(self._owners[part], raw.line)
+            late = late if written is None else written.t + written.uncertainty_s >= since
+            if late:
+                parts = cut(raw.line)
+                yield NearLine(raw.place, spell(parts).message, parts.layout is not None)
+
+    def behind(self, event: Event, size: int) -> Iterator[NearLine]:
         """Lines of the same file after the event's own, about `size` bytes of them."""
         part = next((part for part in self._owners if part.path == event.place.file), None)
         if part is None:
@@ -313,7 +332,7 @@ class Library:
         for raw in raws:
             if raw.place.offset > event.place.offset:
                 parts = cut(raw.line)  # a collector may stamp each line; a message begins with its own stamp
-                yield Behind(raw.place, spell(parts).message, parts.layout is not None)
+                yield NearLine(raw.place, spell(parts).message, parts.layout is not None)
 
     def has_incomplete_lines(self, log: Log) -> bool:
         """Whether a line of its first MiB, of its end or of two samples between is truncated."""

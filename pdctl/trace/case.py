@@ -35,6 +35,7 @@ MISMATCH = frozenset({"PD302", "PD303", "PD304", "PD306", "PD308", "PD325", "PD7
 # Lines in which another process says that this one no longer answers, by the value that holds its address.
 MISSED = {Sign.DECODE_LEG_BROKE: "decode", Sign.PREFILL_LEG_BROKE: "prefill", Sign.WORKER_MISSED: "url"}
 MISSES = (*MISSED, Sign.BOOTSTRAP_MISSED, Sign.BOOTSTRAP_REFUSED)  # what `misses` looks at
+ENDS = (Sign.DIED, Sign.ORDERED_TO_END, Sign.CRASHED, Sign.ENDED_ITSELF)  # what `unordered_ends` looks at
 TRACEBACK = 1 << 16  # bytes
 QUIET = 3.0  # seconds that other logs must go on for this one to count as stopped
 
@@ -318,23 +319,16 @@ def death_of(
     killed at `since` or later.
     """
     killed = [
-        event
-        for event in around.proving(Sign.DIED)
-        if event.instance == instance.name and (since == -math.inf or (event.t or 0.0) >= since)
+        end
+        for end in unordered_ends(instance, around.proving(*ENDS))
+        if since == -math.inf or (end.seen.t or 0.0) >= since
     ]
-    before = [event for event in killed if until is not None and event.t is not None and event.t <= until + 1.0]
+    before = [end for end in killed if until is not None and end.seen.t is not None and end.seen.t <= until + 1.0]
     if killed:
-        first = before[-1] if before else killed[0]
-        at = first.t if first.t is not None else instance.last
-        return None if at is None else DeathProof(instance, at, None, (first,), at)
+        return proof_of_end(instance, before[-1] if before else killed[0], (*instance.final, *around))
     crash = crash_lines(instance.final)
     if crash:
-        first = crash[0]
-        reasons = [event for event in (*instance.final, *around) if names_reason_of(event, first)]
-        at = first.t if first.t is not None else instance.last
-        if at is None:
-            return None
-        return DeathProof(instance, at, reasons[0] if reasons else None, (*reasons[:1], first), at)
+        return _proof_of_crash(instance, crash[0], (*instance.final, *around))
     if instance.clean or instance.last is None:
         return None
     others = [one.last for one in deployment.instances.values() if one is not instance and one.last is not None]
@@ -350,6 +344,54 @@ def death_of(
         return None
     first = min(missed, key=lambda event: event.t or 0.0)
     return DeathProof(instance, first.t or instance.last, None, (*instance.final[-1:], first), instance.last)
+
+
+class UnorderedEnd(NamedTuple):
+    """seen: the line of its launcher. crash: the line that tells that this start crashed, if there is one."""
+
+    seen: Event
+    crash: Event | None
+
+
+def unordered_ends(instance: ObservedInstance, lines: Iterable[Event]) -> list[UnorderedEnd]:
+    """Each end that its launcher saw and that nobody ordered. lines: those that prove one of ENDS.
+
+    An exit code after an order to end is what was ordered; a process that did not follow it and was killed by somebody
+    else is not.
+    """
+    found: list[UnorderedEnd] = []
+    since: list[Event] = []
+    for event in lines:
+        if event.instance != instance.name:
+            continue
+        if not event.proves(Sign.DIED):
+            since.append(event)
+            continue
+        since = [one for one in since if not _started_between(instance, one, event)]
+        crash = next(iter(crash_lines(since)), None)
+        if crash is not None or "code" not in event.values or not any(one.proves(Sign.ORDERED_TO_END) for one in since):
+            found.append(UnorderedEnd(event, crash))
+        since = []
+    return found
+
+
+def _started_between(instance: ObservedInstance, before: Event, behind: Event) -> bool:
+    since, until = before.t, behind.t
+    return since is not None and until is not None and any(since < start <= until for start in instance.started)
+
+
+def proof_of_end(instance: ObservedInstance, end: UnorderedEnd, lines: Iterable[Event]) -> DeathProof | None:
+    """lines: those among which the reason of a crash is looked for."""
+    if end.crash is not None:
+        return _proof_of_crash(instance, end.crash, lines)
+    at = end.seen.t if end.seen.t is not None else instance.last
+    return None if at is None else DeathProof(instance, at, None, (end.seen,), at)
+
+
+def _proof_of_crash(instance: ObservedInstance, crash: Event, lines: Iterable[Event]) -> DeathProof | None:
+    reasons = [event for event in lines if names_reason_of(event, crash)]
+    at = crash.t if crash.t is not None else instance.last
+    return None if at is None else DeathProof(instance, at, reasons[0] if reasons else None, (*reasons[:1], crash), at)
 
 
 def what_it_shows(event: Event, death: DeathProof) -> str:

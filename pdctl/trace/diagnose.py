@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import Severity, fill, fill_fix
 from pdctl.engines import numerals
-from pdctl.engines.base import Level, Sign
-from pdctl.trace.case import missed_url
+from pdctl.engines.base import Level, Sign, Speaker
+from pdctl.logs.log_sample import SOON
+from pdctl.trace.case import NEAR, missed_url
 from pdctl.trace.deployment_report import DeploymentFinding, Diagnosis, EffectLines, RoomTally, SourceKind, read_sources
 from pdctl.trace.joins import AnsweredRequests
 from pdctl.trace.joins import is_counted as counted
@@ -105,9 +106,32 @@ def diagnose(library: Library) -> Diagnosis:
     )
     empty = library.limits is not None and library.empty
     return Diagnosis(
-        shown, tuple(died), tuple(findings), rest, tally, untold, library.notes, library.limits, empty,
+        shown, tuple(died), tuple(findings), rest, tally, untold, (*_told_to_end(died, lines), *library.notes),
+        library.limits, empty,
         lost_lines=lost, clocks=_clocks([*examined, *_one_of_each_pair(tracer, found, examined)]),
     )  # fmt: skip
+
+
+def _told_to_end(died: Sequence[Death], lines: Iterable[Event]) -> Iterator[str]:
+    """One sentence for those that ended only because somebody ended them, after the first death: they are no cause."""
+    if not died:
+        return
+    first = min(died, key=lambda one: one.since)
+    dead = {one.instance for one in died}
+    ordered: dict[str, Event] = {}
+    for event in lines:
+        if event.instance in dead or not event.proves(Sign.ORDERED_TO_END):
+            continue
+        if event.t is None or event.t < first.since - NEAR:
+            continue
+        known = ordered.setdefault(event.instance, event)
+        if event.row.speaker is Speaker.LAUNCHER and event.t <= (known.t or event.t) + SOON:
+            ordered[event.instance] = event  # its own line does not tell who ended it
+    for by_launcher, how in ((True, "pdctl ended"), (False, "an order ended")):
+        ended = [event for event in ordered.values() if (event.row.speaker is Speaker.LAUNCHER) is by_launcher]
+        if ended:
+            names = ", ".join(f"{event.instance} ({event.place})" for event in ended)
+            yield f"no cause: after {first.instance} had died, {how} {names}"
 
 
 def _wanted(row: Row) -> bool:

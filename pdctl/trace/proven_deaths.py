@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
-from pdctl.engines.base import Sign
+from pdctl.engines.base import Level, Sign
 from pdctl.logs.window import UNLIMITED
 from pdctl.quick_definitions import NamedTuple, compile_late
 from pdctl.shell_quoting import pasteable
 from pdctl.trace.case import (
     CRASH,
+    ENDS,
     MISMATCH,
     MISSED,
     TRACEBACK,
@@ -19,9 +20,11 @@ from pdctl.trace.case import (
     deaths_in,
     is_crash,
     names_reason_of,
+    proof_of_end,
+    unordered_ends,
     what_it_shows,
 )
-from pdctl.trace.causes.dead_processes import fix_of_death, unknown_of_death
+from pdctl.trace.causes.dead_processes import fix_of_death, launchers_line, unknown_of_death
 from pdctl.trace.causes.pairing import COMPARED
 from pdctl.trace.deployment_report import Death
 from pdctl.trace.joins import requests_taken
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from pdctl.engines.base import Row
-    from pdctl.logs.event import Event
+    from pdctl.logs.event import Event, Place
     from pdctl.logs.library import Library
     from pdctl.trace.observed_deployment import ObservedDeployment, ObservedInstance
     from pdctl.trace.room import Room
@@ -50,6 +53,8 @@ NEAR = 10.0  # seconds before a death in which a batch line still tells how many
 RAISED = compile_late(r"^(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout|Failure)\b(?:: .*)?$")
 FROM = "The above exception was the direct cause of the following exception:"
 SAID = 240  # characters of a line that are kept
+LAST_SECONDS, LAST_BYTES = 10.0, 1 << 15  # before its end, in which a process may write why it leaves
+QUIET = (Level.DEBUG, Level.INFO)
 
 
 class ProvenDeath(NamedTuple):
@@ -69,18 +74,23 @@ def proven_deaths(library: Library, deployment: ObservedDeployment, lines: Seque
     """Each instance's last death and every crash of an earlier start. lines: of rows that `shows_death` accepts."""
     last, several = deaths_in(deployment, lines), mixed_logs(library)
     for name, one in deployment.instances.items():
-        found = [
-            *_earlier(one, lines, last.get(name)),
-            *(_killed(one, lines) or ([last[name]] if name in last else [])),
-        ]
-        for death in found:
+        seen = _seen_by_launcher(one, lines)
+        known = {event.place for death in seen for event in death.evidence}
+        earlier = [death for death in _earlier(one, lines, last.get(name)) if known.isdisjoint(_places(death))]
+        for death in (*earlier, *(seen or ([last[name]] if name in last else []))):
             yield ProvenDeath(death, _reason(library, death), name in several)
 
 
-def _killed(one: ObservedInstance, lines: Sequence[Event]) -> list[DeathProof]:
-    """Every death that the instance's launcher logged."""
-    died = [event for event in lines if event.instance == one.name and event.proves(Sign.DIED)]
-    return [DeathProof(one, event.t, None, (event,), event.t) for event in died if event.t is not None]
+def _seen_by_launcher(one: ObservedInstance, lines: Sequence[Event]) -> list[DeathProof]:
+    """Every death that the instance's launcher logged, and nobody ordered."""
+    proofs = [
+        proof_of_end(one, end, lines) for end in unordered_ends(one, [event for event in lines if event.proves(*ENDS)])
+    ]
+    return [death for death in proofs if death is not None]
+
+
+def _places(death: DeathProof) -> Iterator[Place]:
+    return (event.place for event in death.evidence)
 
 
 def _earlier(one: ObservedInstance, lines: Sequence[Event], last: DeathProof | None) -> list[DeathProof]:
@@ -188,14 +198,16 @@ def _describe_death(each: ProvenDeath) -> str:
         return f"its scheduler looked for a room that was used up: {death.of.text.strip()[:SAID]}; two requests had it"
     if death.of is not None:
         return f"it crashed on: {death.of.text.strip()[:SAID]}"
-    if each.reason is not None:
-        return f"its scheduler crashed: {each.reason.text}"
     crash = next((event for event in death.evidence if is_crash(event)), None)
+    if each.reason is not None and crash is not None:
+        return f"its scheduler crashed: {each.reason.text}"
     if crash is not None and crash.proves(Sign.ENDED_ITSELF):
         return f"it ended itself: {crash.values['reason'][:SAID]}"
     if crash is not None:
         return f"it crashed, and no line says of what: {crash.text.strip()[:SAID]}"
     first = death.evidence[0] if death.evidence else None
+    if each.reason is not None and first is not None:
+        return f"it left with exit code {first.values['code']}: {each.reason.text}"
     if first is not None and first.proves(Sign.REHEARSED, Sign.DIED):
         return f"{first.text.strip()[:SAID]}"
     return (
@@ -211,7 +223,7 @@ def _reason(library: Library, death: DeathProof) -> Evidence | None:
     """
     crash = next((event for event in death.evidence if is_crash(event) and not event.row.echo), None)
     if crash is None:
-        return None
+        return _last_error(library, death)
     found: Evidence | None = None
     chained = True
     for line in library.behind(crash, TRACEBACK):
@@ -222,6 +234,24 @@ def _reason(library: Library, death: DeathProof) -> Evidence | None:
             found = Evidence(crash.instance, crash.place.path, line.place.line, text[:SAID], "what it crashed on")
             chained = False
         chained = chained or text == FROM
+    return found
+
+
+def _last_error(library: Library, death: DeathProof) -> Evidence | None:
+    """The last line, before it left with an exit code, that is not one of normal operation."""
+    seen = launchers_line(death)
+    if seen is None or "code" not in seen.values or seen.t is None:
+        return None
+    found: Evidence | None = None
+    for line in library.ahead(seen, LAST_BYTES, seen.t - LAST_SECONDS):
+        said = library.speech.match(line.text.encode())
+        if said is not None and Sign.STARTED in said.row.proves:
+            found = None
+        elif line.text.strip() and (said is None or said.row.level not in QUIET or said.row.cause):
+            place = line.place
+            found = Evidence(
+                seen.instance, place.path, place.line, line.text.strip()[:SAID], "what it said before it left"
+            )
     return found
 
 

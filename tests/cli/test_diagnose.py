@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,9 +18,10 @@ from pdctl.launch import preflight, storage
 from pdctl.launch.run_opening import open_run
 from pdctl.launch.run_record import State
 from pdctl.logs.collector_format import without_colour
-from tests.cli.verb import BROKEN, DATA, FAILED, Verb, shell
+from tests.cli.verb import BROKEN, DATA, FAILED, Verb, shell, within
 from tests.launch.conftest import DEADLINE, QUICK, deploy
 from tests.logs import merged
+from tests.ports import free_block
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -237,3 +240,27 @@ def test_a_router_that_found_no_pair_is_quoted_where_nothing_was_answered(verb: 
     )
     assert verb("diagnose", tmp_path / "router.log") == 4
     assert "No prefill workers available" in verb.out.split("\n\n")[0]
+
+
+def test_of_a_start_that_failed_nobody_whom_launch_ended_is_a_cause(tmp_path: Path) -> None:
+    """No instance can start with 64 descriptors. The first to say so ends the start, and with it the others."""
+    first = free_block(6)  # three of HTTP, two bootstrap ports, one of the router
+    words = [f"--set ports.http={first}", f"--set ports.bootstrap={first + 3}", f"--set router.port={first + 5}"]
+    start = f"ulimit -n 64; exec {shlex.quote(sys.executable)} -m pdctl launch 2p1d --name few {' '.join(words)}"
+    env = {**os.environ, "PDCTL_HOME": str(tmp_path)}
+    launched = subprocess.run(["sh", "-c", start], env=env, capture_output=True, text=True, timeout=DEADLINE)
+    assert launched.returncode == 1, launched.stderr
+    found = within("diagnose", "--run", "few", "-o", "json", env=env)
+    assert found.returncode == 1
+    told = json.loads(found.stdout)
+    ended = {
+        line["subject"]: line["detail"]
+        for line in json.loads((tmp_path / "runs/few/run.json").read_text())["events"]
+        if line["kind"] in ("died", "stopped")
+    }
+    failed = {name for name, detail in ended.items() if detail == "left with exit code 1"}
+    assert failed, ended
+    assert {death["instance"] for death in told["deaths"]} == failed
+    assert all("the hard limit of open files is 64" in death["why"] for death in told["deaths"])
+    for name in ended.keys() - failed:
+        assert any(note.startswith("no cause: ") and name in note for note in told["notes"]), name

@@ -13,6 +13,8 @@ import pytest
 from pdctl.cli.diagnose import exit_code
 from pdctl.engines.prefix import COLOUR
 from pdctl.errors import ExitCode
+from pdctl.launch.ending_reasons import in_words
+from pdctl.launch.run_record import Exit
 from pdctl.logs.library import Library
 from pdctl.logs.source import open_logs
 from pdctl.render.diagnosis_view import show
@@ -442,14 +444,24 @@ def test_every_request_for_tokens_is_counted_and_no_warm_up(tmp_path: Path) -> N
 BY_PDCTL = "python3 -m pdctl.engine --host 127.0.0.1 --port 30002 --disaggregation-mode decode"
 
 
-def launched(tmp_path: Path, *ends: str) -> Diagnosis:
-    """A decode that pdctl launched, and started again after each of its ends."""
+# Each way in which launch ends a process, and what that may do then: it follows, is killed, fails or crashes.
+ENDS_BY_ORDER = (
+    Exit(0, 9, 0.0, ours=True), Exit(0, 9, 0.0, ours=True, asked=True), Exit(0, 9, 0.0, asked=True),
+    Exit(0, 0, 0.0, asked=True), Exit(0, 15, 0.0, asked=True), Exit(1, 0, 0.0, asked=True),
+    Exit(143, 0, 0.0, asked=True), Exit(127, 0, 0.0, asked=True), Exit(0, 6, 0.0, asked=True),
+    Exit(0, 11, 0.0, asked=True), Exit(0, 35, 0.0, asked=True),
+)  # fmt: skip
+
+
+def launched(tmp_path: Path, *ends: str, last: str = "") -> Diagnosis:
+    """A decode that pdctl launched, and started again after each of its ends. last: its own last line, at 140."""
     lines = []
     for number, end in enumerate(ends, 1):
         first = 100 * number
         lines += [
             f"{at(first)} pdctl: decode-0 generation {number}: {BY_PDCTL}",
             *(line.replace(at(1), at(first + 1)) for line in engine("decode", 30002, 8999)[1:]),
+            *([last.replace(at(140), at(first + 40))] if last else []),
             f"{at(first + 50)} pdctl: decode-0 generation {number} {end}",
         ]
     path = tmp_path / "decode-0.log"
@@ -489,11 +501,59 @@ def test_every_start_that_was_killed_is_a_death(tmp_path: Path) -> None:
     assert [one.instance for one in found.deaths] == ["decode-0", "decode-0"]
 
 
-@pytest.mark.parametrize("why", ["pdctl ended it", "its own: it was asked to leave"])
-def test_an_end_that_pdctl_ordered_is_no_death(tmp_path: Path, why: str) -> None:
-    found = launched(tmp_path, f"was killed by SIGKILL ({why})")
+@for_each("exit", [one for one in ENDS_BY_ORDER if one.signal or one.code])
+def test_an_end_that_pdctl_ordered_is_no_death(tmp_path: Path, exit: Exit) -> None:
+    """In the words that the supervisor writes of it, whatever the process then does."""
+    found = launched(tmp_path, in_words(exit))
     assert not found.deaths
     assert not found.unknowns or not any("decode-0" in one.what and "SIGKILL" in one.what for one in found.unknowns)
+
+
+def test_who_left_with_an_exit_code_died_and_who_was_ended_because_of_it_did_not(tmp_path: Path) -> None:
+    lines = {
+        "prefill-0": (f"{at(11)} free the port: 30000 is taken", "left with exit code 1"),
+        "prefill-1": (f"{at(11)} Draining.", "was killed by SIGTERM (pdctl ended it)"),
+        "decode-0": (f"{at(12)} Shutting down: 0 request(s) running, grace 10 s", "left with exit code 0"),
+    }
+    for name, (last, end) in lines.items():
+        begin = f"{at(10)} pdctl: {name} generation 1: {BY_PDCTL.replace('decode', name.partition('-')[0])}"
+        write(tmp_path, **{name: (begin, last, f"{at(12)} pdctl: {name} generation 1 {end}")})
+    found = diagnose(library([str(tmp_path / f"{name}.log") for name in lines]))
+    (death,) = found.deaths
+    assert (death.instance, death.code, death.why) == (
+        "prefill-0", "PD705", "it left with exit code 1: free the port: 30000 is taken",
+    )  # fmt: skip
+    assert [line.line for line in death.evidence] == [3, 2]
+    said = [note for note in found.notes if note.startswith("no cause: after prefill-0 had died, ")]
+    assert [note.partition("died, ")[2].partition(" (")[0] for note in said] == [
+        "pdctl ended prefill-1", "an order ended decode-0",
+    ]  # fmt: skip
+
+
+CRASHED_ON = f"{at(140)} Scheduler hit an exception: Traceback (most recent call last):\nRuntimeError: no memory"
+
+
+@pytest.mark.parametrize(
+    ("last", "end", "code"),
+    [
+        (CRASHED_ON, "left with exit code 1", "PD709"),
+        (CRASHED_ON, "was killed by SIGKILL (from outside, or OOM-killed: see dmesg)", "PD709"),
+        ("", "left with exit code 1", "PD704"),
+        ("", "was killed by signal 35", "PD704"),
+        (f"{at(140)} Shutting down: 0 request(s) running, grace 10 s", "left with exit code 1", ""),
+        (f"{at(140)} Shutting down: 0 request(s) running, grace 10 s", KILLED, "PD704"),
+        ("", "was killed by SIGTERM", ""),
+    ],
+    ids=["crash", "crash and kill", "exit code", "signal", "ordered", "ordered and killed", "of an older pdctl"],
+)
+@pytest.mark.parametrize("starts", [1, 2])
+def test_each_start_that_ended_is_judged_by_its_own_lines(
+    tmp_path: Path, last: str, end: str, code: str, starts: int
+) -> None:
+    """Twice the same end: what an earlier start said tells nothing of a later one, and each is told once."""
+    found = launched(tmp_path, *[end] * starts, last=last)
+    assert [one.code for one in found.deaths] == [code] * starts if code else not found.deaths
+    assert all("no memory" in one.why for one in found.deaths if code == "PD709")
 
 
 @pytest.mark.parametrize(

@@ -399,15 +399,22 @@ ROWS = (
 LAUNCHER_ROWS = (
     # Texts of launch/ending_reasons.py.
     Row(
-        "process-killed-on-order", Speaker.LAUNCHER, Level.INFO, "", b" was killed by SIG",
-        r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+) was killed by (?P<signal>SIG\w+) "
-        r"\((?:pdctl ended it|its own: it was asked to leave)\)",
+        "process-killed-on-order", Speaker.LAUNCHER, Level.INFO, "", b" was killed by ",
+        r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+) was killed by (?P<signal>SIG\w+|signal \d+) "
+        r"\((?:pdctl ended it|its own: it was asked to leave|[^()]*after pdctl asked it to end)\)",
         "[2026-11-21 19:44:33] pdctl: decode-0 generation 1 was killed by SIGKILL (pdctl ended it)",
         proves=(Sign.ORDERED_TO_END,),
     ),
     Row(
-        "process-killed", Speaker.LAUNCHER, Level.ERROR, "", b" was killed by SIG",
-        r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+) was killed by (?P<signal>SIG\w+)",
+        # As pdctl wrote it until it told who had sent the signal: mostly itself.
+        "process-terminated", Speaker.LAUNCHER, Level.INFO, "", b" was killed by SIGTERM",
+        r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+) was killed by (?P<signal>SIGTERM)$",
+        "[2026-11-21 19:44:33] pdctl: decode-0 generation 1 was killed by SIGTERM",
+        proves=(Sign.ORDERED_TO_END,),
+    ),
+    Row(
+        "process-killed", Speaker.LAUNCHER, Level.ERROR, "", b" was killed by ",
+        r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+) was killed by (?P<signal>SIG\w+|signal \d+)",
         "[2026-11-21 19:44:33] pdctl: decode-0 generation 1 was killed by SIGKILL (from outside, or OOM-killed: see "
         "dmesg)",
         proves=(Sign.DIED,),
@@ -416,6 +423,19 @@ LAUNCHER_ROWS = (
         "process-lost", Speaker.LAUNCHER, Level.ERROR, "", b" was lost ",
         r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+) was lost (?P<reason>.+)",
         "[2026-11-21 19:44:33] pdctl: decode-0-node1 generation 1 was lost with its node n3 (DOWN+NOT_RESPONDING)",
+        proves=(Sign.DIED,),
+    ),
+    Row(
+        "process-left-on-order", Speaker.LAUNCHER, Level.INFO, "", b" left with exit code ",
+        r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+) left with exit code (?P<code>\d+) "
+        r"\(after pdctl asked it to end\)",
+        "[2026-11-21 19:44:33] pdctl: decode-0 generation 1 left with exit code 1 (after pdctl asked it to end)",
+        proves=(Sign.ORDERED_TO_END,),
+    ),
+    Row(
+        "process-failed", Speaker.LAUNCHER, Level.ERROR, "", b" left with exit code ",
+        r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+) left with exit code (?P<code>[1-9]\d*)",
+        "[2026-11-21 19:44:33] pdctl: decode-0 generation 1 left with exit code 1",
         proves=(Sign.DIED,),
     ),
     Row(

@@ -181,7 +181,8 @@ class SlurmStep:
             exit = _read(_exit(rank)) if rank.exit is None else None
             if exit is not None:
                 code, number, at = int(str(exit["code"])), int(str(exit["signal"])), float(str(exit["at"]))
-                ends.append((at, rank, Exit(code, number, at, ours=bool(self._killed) and number == signal.SIGKILL)))
+                ours = bool(self._killed) and number == signal.SIGKILL
+                ends.append((at, rank, Exit(code, number, at, ours=ours, asked=bool(self._asked))))
         if ends and not (self._asked or self._killed):
             self._lose_with_hosts(post)
         for _, rank, ended in sorted(ends, key=lambda entry: entry[0]):

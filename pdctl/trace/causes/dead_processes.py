@@ -236,7 +236,7 @@ def fix_of_death(death: DeathProof) -> str:
         return f"start {pasteable(name)} again: its end was a rehearsal"
     if line is None:
         return f"{KERNEL}   # on the host of {pasteable(name)}; on Kubernetes: kubectl describe pod"
-    if not line.values.get("signal"):  # it was lost
+    if line.values.get("reason"):  # it was lost
         node = message_details.lost_node(line.text)
         return f"scontrol show node {pasteable(node)}" if node else "sinfo -R"
     if line.values.get("signal") == "SIGKILL":
