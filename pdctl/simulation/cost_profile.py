@@ -15,7 +15,7 @@ from pdctl.policy.observation import Figure, number, whole
 __all__ = ["CostProfile", "Figure"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CostProfile:
     """One kind of instance. Times are seconds, sizes bytes, rates bytes per second and direction of one replica."""
 
