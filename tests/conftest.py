@@ -27,7 +27,7 @@ BESIDE = 3  # files between two that start deployments
 # Files that share what is dear to make, so one test process runs them, in this order.
 TOGETHER = {
     # a deployment; the logs of the load that the deaths need would be read by what comes after
-    "two prefills": ("e2e", "hostile_text two_prefills_one_decode lifecycle probes role_switch deaths"),
+    "two prefills": ("e2e", "hostile_text two_prefills_one_decode lifecycle probes load role_switch deaths"),
     "recordings": ("trace", "merged diagnose summary recordings texts reader_zones"),  # as they were read
     "transformers": ("engine/model", "logits checkpoints corpus neighbours parallel tiny weights window"),  # imported
     "package": ("project", "import_circles unique_names dependency_rule engine_names"),  # parsed

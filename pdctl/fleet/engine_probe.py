@@ -14,7 +14,7 @@ from pdctl.fleet.prober import Prober
 from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from pdctl.fleet.http_client import Answer
     from pdctl.fleet.observations import Endpoint
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PATHS = paths("server_info")
 AT_ONCE = 48  # engines probed at once, with up to five sockets each
 PATIENCE = 5.0  # seconds for one request: /server_info and /health ask the scheduler
+EVERYTHING = ("model", "loads", "metrics", "health")  # of a Surface, beside what it was started with
 
 
 class Look(NamedTuple):
@@ -38,13 +39,18 @@ def probe_engines(
     *,
     patience: float = PATIENCE,
     generate: bool = False,
+    wanted: Collection[str] = EVERYTHING,
     key: str = "",
     at_once: int = AT_ONCE,
 ) -> tuple[ObservedEngine, ...]:
-    """One ObservedEngine per endpoint, in order, within `deadline` seconds. `generate`: ask /health_generate too."""
+    """One ObservedEngine per endpoint, in order, within `deadline` seconds.
+
+    `generate`: ask /health_generate too. `wanted`: those of EVERYTHING that are asked for.
+    """
     whole = Deadline(deadline)
     probing = Prober(whole, patience, key)
-    return map_within(lambda endpoint: _probe(endpoint, probing, generate), endpoints, at_once, whole)
+    named = (*wanted, "health_generate") if generate else tuple(wanted)
+    return map_within(lambda endpoint: _probe(endpoint, probing, named), endpoints, at_once, whole)
 
 
 def mode(url: str, timeout: float = 2.0) -> str | None:
@@ -59,14 +65,15 @@ def mode(url: str, timeout: float = 2.0) -> str | None:
     return None
 
 
-def _probe(endpoint: Endpoint, probing: Prober, generate: bool) -> ObservedEngine:
+def _probe(endpoint: Endpoint, probing: Prober, wanted: Collection[str]) -> ObservedEngine:
     url = endpoint.url.rstrip("/")
     surface, first = _introduced(url, probing)
     if not first[-1].answer.connected:
         return ObservedEngine(endpoint, False, first[-1].reply.reason, replies=tuple(look.reply for look in first))
-    model, other = (*surface.model, "", "")[:2]
-    asked = [model, surface.loads, surface.metrics, surface.health, *([surface.health_generate] if generate else [])]
-    paths = list(filter(None, asked))
+    model, other = (*surface.model, "", "")[:2] if "model" in wanted else ("", "")
+    asked = {"loads": surface.loads, "metrics": surface.metrics, "health": surface.health}
+    asked["health_generate"] = surface.health_generate
+    paths = list(filter(None, (model, *(path for name, path in asked.items() if name in wanted))))
     answers = zip(paths, probing.ask_all(url, paths), strict=True)
     looks = {path: _read_answer(path, answer, surface) for path, answer in answers}
     if other and looks[model].reply.status == 404:
@@ -83,8 +90,8 @@ def _probe(endpoint: Endpoint, probing: Prober, generate: bool) -> ObservedEngin
         model=_object(looks[model]) if model else peer_json.NOTHING,
         loads=peer_json.mappings(peer_json.mapping(loads.reply.body).get("loads")) if loads else (),
         metrics=prometheus_text.totals(metrics.answer.text) if metrics and metrics.reply.ok else MappingProxyType({}),
-        health=looks[surface.health].reply if surface.health else None,
-        health_generate=looks[surface.health_generate].reply if generate and surface.health_generate else None,
+        health=looks[surface.health].reply if surface.health in looks else None,
+        health_generate=looks[surface.health_generate].reply if surface.health_generate in looks else None,
         replies=tuple(look.reply for look in every),
         clock_offset=_clock_offset(every),
     )

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pdctl.fleet import bootstrap_probe, engine_probe, http_client, router_probe
+from pdctl.fleet import bootstrap_probe, engine_probe, http_client, load_probe, router_probe
 from pdctl.fleet.observations import Ended, Endpoint
 from pdctl.launch import credentials, ending_reasons, procfs, storage
 from pdctl.launch.deployment import OnDeath, ServerRole, Spec
@@ -17,8 +17,9 @@ from pdctl.launch.run_record import OVER, EventKind, Process, Run, State
 from pdctl.launch.storage import storage_trouble
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from pdctl.fleet.load_probe import InstanceLoad
     from pdctl.launch.run_directory import RunDir
     from pdctl.launch.run_record import Run, RunEvent
     from pdctl.layout.instance_plan import Plan
@@ -46,6 +47,9 @@ class InstanceHealth:
     ranks: int
     in_router: bool | None
     missing: str
+    used_pages: int | None = None  # of its KV pool, without those only the prefix cache keeps; None if not told
+    pages: int | None = None
+    queues: Mapping[str, int] | None = None  # rooms per queue, `running` for the batch; None if not told
     place: str = ""  # the host; empty: this machine
     died: str = ""  # its latest unexpected death, in words, with the time; empty: it never died
     tail: tuple[str, ...] = ()  # log lines that may tell why, if it is dead now
@@ -151,6 +155,7 @@ class _Said:
     health: http_client.Answer
     registered: int | None = None
     mode: str | None = None
+    load: InstanceLoad | None = None
 
 
 def _ask(run: Run, spec: Spec, key: str) -> _Said | None:
@@ -160,8 +165,12 @@ def _ask(run: Run, spec: Spec, key: str) -> _Said | None:
     health = http_client.get(spec.url + spec.health_path, PROBE, key=key)
     if not health.reached:
         return _Said(health, 0 if spec.bootstrap_port is not None and spec.ranks else None)
-    mode = engine_probe.mode(spec.url, PROBE) if health.ok and not spec.node else None
-    return _Said(health, _registered(spec), mode)
+    if not health.ok or spec.node:
+        return _Said(health, _registered(spec))
+    endpoint = Endpoint(spec.name, spec.role.value, spec.url)
+    (engine,) = engine_probe.probe_engines((endpoint,), PROBE, patience=PROBE, wanted=("loads",), key=key)
+    mode = (engine.mode or "null") if engine.info else None
+    return _Said(health, _registered(spec), mode, load_probe.read_load(engine))
 
 
 def _instance(
@@ -187,6 +196,7 @@ def _instance(
         missing = _lacks(spec, said, state, run.deployment.router is not None)
         if not said.health.reached:
             missing = _silent(run, process, said.health.reason)
+    load = said.load if said is not None else None
     death = _latest_death(run, spec)
     # A later generation, that ended otherwise, has nothing to say about it.
     exit = process.exit if death is not None and not alive and death.generation == process.generation else None
@@ -208,6 +218,9 @@ def _instance(
             else state.lists(spec.url)
         ),
         missing=missing,
+        used_pages=load.pages("used_tokens") if load is not None else None,
+        pages=load.pages("pool_tokens") if load is not None else None,
+        queues=load.queues if load is not None and load.heard else None,
         place=process.place,
         died=_describe_death(death) if death is not None else "",
         tail=tail,

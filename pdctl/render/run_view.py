@@ -232,7 +232,20 @@ COLORS = {
     State.FAILED: "red",
     State.STALE: "red",
 }
-HEAD = ("NAME", "ROLE", "PID", "UPTIME", "PORT", "HEALTH", "BOOTSTRAP", "ROUTER", "RESTARTS", "MISSING")
+HEAD = (
+    "NAME",
+    "ROLE",
+    "PID",
+    "UPTIME",
+    "PORT",
+    "HEALTH",
+    "BOOTSTRAP",
+    "ROUTER",
+    "PAGES",
+    "QUEUES",
+    "RESTARTS",
+    "MISSING",
+)
 CLUSTER_STATUS = "pdctl.cluster-status/1"
 CLUSTER_HEAD = ("INSTANCE", "NODE", "POD", "READY", "RESTARTS", "HOST", "MISSING")
 
@@ -296,9 +309,18 @@ def _row(health: InstanceHealth, term: Term) -> tuple[str, ...]:
         health.health or "-",
         known,
         listed,
+        "-" if health.used_pages is None or health.pages is None else f"{health.used_pages}/{health.pages}",
+        _queues(health.queues),
         str(health.restarts),
         term.style(health.missing, "red") if health.missing else "-",
     )
+
+
+def _queues(queues: Mapping[str, int] | None) -> str:
+    """`waiting 3, inflight 1`, `empty`, or a dash where they are not known."""
+    if queues is None:
+        return "-"
+    return ", ".join(f"{name} {count}" for name, count in queues.items() if count) or "empty"
 
 
 def status_json(health: RunHealth | ClusterHealth) -> str:

@@ -55,7 +55,7 @@ def test_status_asks_every_process(detached: Shell) -> None:
     rows = [line.split("\t") for line in table.stdout.splitlines()[1:]]
     assert [row[0] for row in rows] == ["NAME", "prefill-0", "decode-0", "router"]
     assert [row[1] for row in rows] == ["ROLE", "prefill", "decode", "router"]
-    assert rows[1][5:] == ["200", "1/1", "yes", "0", "-"]
+    assert rows[1][5:] == ["200", "1/1", "yes", "-", "-", "0", "-"]
     document = json.loads(detached.run("status", "blue", "-o", "json").stdout)
     assert document["schema"] == "pdctl.status/1"
     assert document["ready"] is True

@@ -138,4 +138,4 @@ def _from(answers: dict[str, tuple[int, str]]) -> ObservedEngine:
             found = [answers.get(path, (404, "")) for path in paths]  # type: ignore[attr-defined]
             return tuple(Answer(status, text.encode(), connected=True) for status, text in found)
 
-    return engine_probe._probe(Endpoint("p", "prefill", "http://h:1"), Told(None, 1.0), True)  # type: ignore[arg-type]
+    return engine_probe._probe(Endpoint("p", "prefill", "http://h:1"), Told(None, 1.0), engine_probe.EVERYTHING)  # type: ignore[arg-type]
