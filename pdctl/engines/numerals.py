@@ -7,6 +7,8 @@ already bounded by a pattern of bytes or of [0-9] (a clock's, a line number's) d
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from pdctl.quick_definitions import compile_late
 
 LARGEST = 2**64 - 1  # upper bound of a room, a count and a size
@@ -35,9 +37,10 @@ def signed(text: str | None, most: int = LARGEST) -> int | None:
     return None if found is None else -found
 
 
+@lru_cache(maxsize=16)  # each room of a large batch asks for the rooms of the same few lines
 def wholes(text: str) -> tuple[int, ...]:
     """Every run of digits, in order, except those that are too large."""
-    return tuple(found for run in _RUN.findall(text) if (found := whole(run)) is not None)
+    return tuple(found for run in _RUN.findall(text) if len(run) <= _DIGITS and (found := int(run)) <= LARGEST)
 
 
 def port(text: str | None) -> int | None:

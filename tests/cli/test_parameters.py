@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -29,6 +30,18 @@ ODD = ("", "-", "--", "-1", "-10m", "--x", "0", "1e3", "nan", "1_0", " 7", "ä",
 
 def read_by_typer(path: str, words: Sequence[str]) -> dict[str, Any] | None:
     """The values Typer calls the verb with; None if it refuses the words or prints help."""
+    application, taken = typer_of(path)
+    taken.clear()
+    try:
+        application.main([*path.split(), *words], prog_name="pdctl", standalone_mode=False)
+    except REFUSED:
+        return None
+    return dict(taken) or None
+
+
+@cache
+def typer_of(path: str) -> tuple[Any, dict[str, Any]]:
+    """The Typer command of a verb, which reads any number of lines, and where it puts the values of each."""
     command, taken = COMMANDS[path], {}
 
     def take(**values: object) -> None:
@@ -37,12 +50,7 @@ def read_by_typer(path: str, words: Sequence[str]) -> dict[str, Any] | None:
     verb, _, sub = path.partition(" ")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(usage, "functions", lambda _: {sub: _recording(command, take)})
-        application = typer.main.get_command(usage.build(BY_NAME[verb]))
-        try:
-            application.main([*path.split(), *words], prog_name="pdctl", standalone_mode=False)
-        except REFUSED:
-            return None
-    return taken or None
+        return typer.main.get_command(usage.build(BY_NAME[verb])), taken
 
 
 def _recording(command: Command, take: Any) -> Any:

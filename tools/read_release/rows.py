@@ -222,17 +222,21 @@ class Templates:
             Written(template, frozenset(levels), frozenset(among))
             for (template, kind), (levels, among) in held.items() if kind == "reason"
         ]  # fmt: skip
-        self._reasons = [(one, _fixed(one.template), _begin(one.template), True) for one in raised]
-        self._texts = [(one, _fixed(one.template), _begin(one.template), True) for one in self._lines]
+        # By the text before the first hole: thousands of templates have a few hundred beginnings.
+        self._reasons: dict[str, list[tuple[Written, str, bool]]] = {}
+        self._texts: dict[str, list[tuple[Written, str, bool]]] = {}
+        for texts, each in ((self._reasons, raised), (self._texts, self._lines)):
+            for one in each:
+                texts.setdefault(_begin(one.template), []).append((one, _fixed(one.template), True))
         for outer in filter(None, map(self._unfold, self._lines)):
             head = outer.template[: -len(HOLE)]
             leads = ("", WRAPPED) if outer.template.endswith(WRAPS[0]) else ("",)
             for inner in raised:
                 both = outer.releases & inner.releases
-                for each in leads if both else ():
-                    whole = Written(head + each + inner.template, outer.levels, both)
+                for lead_in in leads if both else ():
+                    whole = Written(head + lead_in + inner.template, outer.levels, both)
                     # Searchable by the words of the exception: the outer line is already found by its own words.
-                    self._texts.append((whole, _fixed(inner.template), _begin(head), False))
+                    self._texts.setdefault(_begin(head), []).append((whole, _fixed(inner.template), False))
 
     @staticmethod
     def _unfold(one: Written) -> Written | None:
@@ -248,13 +252,14 @@ class Templates:
         opening = lead(pattern).decode("utf-8", "replace")
         words = literal.strip()
         out: list[Written] = []
-        for one, fixed, begin, own in self._texts if raised is None else self._reasons:
+        for begin, alike in (self._texts if raised is None else self._reasons).items():
             if not (begin.startswith(opening) or opening.startswith(begin)):
                 continue
-            if words not in fixed and (not own or min(len(begin), len(opening)) < ALIKE):
-                continue
-            if cost(pattern, one.template, inside) is not None:
-                out.append(one)
+            for one, fixed, own in alike:
+                if words not in fixed and (not own or min(len(begin), len(opening)) < ALIKE):
+                    continue
+                if cost(pattern, one.template, inside) is not None:
+                    out.append(one)
         return out
 
 
