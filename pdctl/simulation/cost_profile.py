@@ -3,16 +3,26 @@
     a prefill step of n prompts:  a + b·Σ computed tokens + c·Σ (computed tokens × (cached tokens + computed tokens))
     a decode step of n rooms:     d + e·n + f·Σ tokens of their KV cache
 
-The keys of a profile's file are the fields; `Figure` says what each means and takes.
+The keys of a profile's file are the fields; `Figure` says what each means and takes. Shipped ones are in profiles/.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
-from pdctl.policy.observation import Figure, number, whole
+from pdctl.errors import UsageError
+from pdctl.package_data import data
+from pdctl.policy.observation import Figure, JsonPlace, number, read_record, whole
+from pdctl.suggestions import hint
+from pdctl.topology.diagnostic import ProblemReport
+from pdctl.topology.resolve import SUFFIXES, read_file
+from pdctl.topology.yaml_parser import List, Map, Node, Scalar, YamlText, parse, shape
 
-__all__ = ["CostProfile", "Figure"]
+__all__ = ["PROFILES", "CostProfile", "Figure", "read_profile"]
+
+PROFILES = ("gpu-8b", "laptop")  # by their names in profiles/
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +47,42 @@ class CostProfile:
     request_s: float = number("each request outside of steps: router, tokens, HTTP", 0.0, above=False)
     handover_s: float = number("each hand-over of KV cache, beside the bytes", 0.0, above=False)
     nic_bytes_per_s: float = number("network, each direction of a replica")
-    disk_bytes_per_s: float = number("weights from disk")
+    nvlink_bytes_per_s: float = number("between replicas of one machine; 0: over the network", 0.0, above=False)
+    disk_bytes_per_s: float = number("weights from a machine's disk, shared by its replicas that load at once")
     host_bytes_per_s: float = number("weights from host memory to the device")
     start_s: float = number("from the order of a replica until its weights begin to arrive", 0.0, above=False)
     flip_s: float = number("a change of role, after the replica is empty", 0.0, above=False)
+
+
+def read_profile(name: str) -> CostProfile:
+    """The profile that ships under a name, or that of a file. Raise UsageError; TopologyError where it is no YAML."""
+    report = ProblemReport()
+    path = Path(name)
+    if name in PROFILES:
+        text: YamlText | None = YamlText.of(name, (data("simulation/profiles") / f"{name}.yaml").read_text())
+    elif path.suffix in SUFFIXES or len(path.parts) > 1 or path.exists():
+        text = read_file(path, report)
+    else:
+        fix = hint(name, PROFILES) or f"known are {', '.join(PROFILES)}; the path of a file works as well"
+        raise UsageError(f"there is no profile {name!r}", fix)
+    root = parse(text, report) if text is not None else None
+    if report:
+        raise report.refusal(name)
+    if not isinstance(root, Map):
+        found = "empty" if root is None or (isinstance(root, Scalar) and root.blank) else shape(root)
+        raise UsageError(f"{name} is {found}, not a map of figures", "write each figure as `name: number`")
+    return read_record(CostProfile, {key: _value(entry.value) for key, entry in root.entries.items()}, JsonPlace(name))
+
+
+def _value(node: Node) -> object:
+    """A number where the text is one, also as 2e9 and 2_000, which YAML takes for texts."""
+    if isinstance(node, List | Map):
+        return [_value(one) for one in node.items] if isinstance(node, List) else dict(node.entries)
+    if node.blank or node.null:
+        return None
+    if node.plain:
+        with suppress(ValueError):
+            return int(node.text)
+        with suppress(ValueError):
+            return float(node.text)
+    return node.text
