@@ -66,7 +66,10 @@ ENTRIES: tuple[Entry, ...] = (
         "An instance of several nodes forms only when nodes x GPUs = tp x pp, each node has its own rank, and all "
         'dial the same --dist-init-addr, which no other instance uses. Otherwise it sits at "Init torch '
         'distributed begin", reports "Gloo connectFullMesh failed", or waits for 1800 s. Where SGLang asserts, '
-        "pdctl says so before anything starts. Next: nnodes, node ranks and rendezvous address of each node.",
+        "pdctl says so before anything starts. Two engines that use one GPU of a host (without --base-gpu-id and "
+        "CUDA_VISIBLE_DEVICES every engine begins with GPU 0): the later one gets the memory that the first one left, "
+        'and ends with "Not enough memory. Please try to increase --mem-fraction-static." or out of memory. Next: '
+        "nnodes, node ranks and rendezvous address of each node, and the GPUs of each engine.",
         "{fix|make nodes x GPUs equal to tp x pp, with one --dist-init-addr for each instance}",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
         "every SGLang",

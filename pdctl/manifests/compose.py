@@ -11,6 +11,7 @@ from pdctl.manifests.command_lines import behind_entrypoint, program, unread_com
 from pdctl.manifests.lenient_yaml import documents, first_line, get, items, line, number, pairs, text
 from pdctl.manifests.manifest import (
     COMPOSE,
+    MOST_GPUS,
     Container,
     Manifest,
     ManifestPod,
@@ -57,13 +58,15 @@ def _pod(service: str, node: Node, file: str, values: ShellVariables) -> Manifes
     argv, in_shell, own = shelled(words, lines, {said.name: said.value for said in env if said.value is not None})
     image = get(node, "image")
     name = _filled(text(image) or "", values)
+    devices = _devices(node)
     container = Container(
         name=service,
         image=name,
         image_line=line(image),
         argv=behind_entrypoint(argv, name, line(image)),
         env=(*env, *own),
-        gpus=_gpus(node),
+        gpus=len(devices) if devices else None,
+        devices=devices,
         shell=in_shell,
         env_open=get(node, "env_file") is not None,
     )
@@ -116,13 +119,14 @@ def _filled(body: str, values: ShellVariables) -> str:
     return values.filled(body.replace("$$", "\0")).replace("\0", "$")
 
 
-def _gpus(node: Node) -> int | None:
-    """The number of requested GPUs; None if all are requested or nothing is said."""
-    for device in items(get(node, "deploy", "resources", "reservations", "devices")):
-        ids = items(get(device, "device_ids"))
-        if ids:
-            return len(ids)
-        count = number(get(device, "count"))
-        if count is not None:
-            return count
-    return None
+def _devices(node: Node) -> tuple[str, ...] | None:
+    """The GPUs that a service reserves, as in Container. Docker takes the first ones where it is told how many."""
+    short = get(node, "gpus")
+    for device in (*items(get(node, "deploy", "resources", "reservations", "devices")), *items(short)):
+        ids = tuple(each for one in items(get(device, "device_ids")) if (each := text(one)))
+        count = get(device, "count")
+        if ids or count is None or text(count) == "all":
+            return ids
+        wanted = number(count)
+        return tuple(map(str, range(min(wanted, MOST_GPUS)))) if wanted is not None and wanted > 0 else None
+    return () if text(short) == "all" else None

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SCRIPT = "script"  # ManifestPod.kind of a start script
 COMPOSE = "compose"  # ManifestPod.kind of a service in a compose file, and Service.kind of its name
 PLAIN = (SCRIPT, COMPOSE)  # kinds without probes, grace periods and fields that Kubernetes fills in
+MOST_GPUS = 64  # of one host
 UNREAD_FIX = "write the program in front of the flags (python3 -m sglang_router.launch_router …), as the image has it"
 PINNED = re.compile(r"@sha256:[0-9a-f]+$|:[\w][\w.-]{0,127}$")
 
@@ -64,7 +65,8 @@ class Container(NamedTuple):
 
     `env_open`: envFrom or a script's environment may define more than `env` shows. `resources`: the limits.
     `secrets`: variables set from a key of a Secret, as `secret/key`. `host`: where a script starts it, "" on the
-    script's own host, None if that cannot be told.
+    script's own host, None if that cannot be told. `devices`: the GPUs of its host that it is given, () for all, None
+    if that is not written.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Container(NamedTuple):
     mounts: tuple[Mount, ...] = ()
     ports: tuple[SaidSetting, ...] = ()  # declared containerPorts: name ("" without one) and number
     host: str | None = ""
+    devices: tuple[str, ...] | None = None
 
 
 class ManifestPod(NamedTuple):

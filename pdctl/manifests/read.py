@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from pdctl.manifests import shell
 from pdctl.manifests.command_lines import in_docker_run, program, unread_commands
 from pdctl.manifests.manifest import (
     COMPOSE,
+    MOST_GPUS,
     SCRIPT,
     UNREAD_FIX,
     Container,
@@ -120,12 +122,29 @@ def _script(text: str, name: str, known: Mapping[str, str]) -> list[ManifestPod]
             shell=True,
             env_open=True,
             host=command.host,
+            devices=_devices(command.words),
         )
         for command in _started(text, 1, known)
     ]
     if not found:
         return []
     return [ManifestPod(Path(name).name, SCRIPT, name, 1, "", 1, None, {}, (), True, "", None, tuple(found))]
+
+
+def _devices(words: Sequence[PlacedWord]) -> tuple[str, ...] | None:
+    """The GPUs that a command is given, as in Container: all unless `docker run` says otherwise."""
+    started = program(words)
+    said = [word.text for word in started.head] if started is not None else []
+    if not any(word.rpartition("/")[2] in ("docker", "podman") for word in said):
+        return ()
+    for word, value in pairwise((*said, "")):
+        option, equals, own = word.partition("=")
+        if option == "--gpus":
+            wanted = (own if equals else value).strip("\"'")
+            if wanted.isdigit():  # how many: Docker takes the first ones
+                return tuple(map(str, range(min(int(wanted), MOST_GPUS))))
+            return () if wanted == "all" else tuple(wanted.removeprefix("device=").split(","))
+    return None
 
 
 def _started(text: str, first: int, known: Mapping[str, str], depth: int = 0) -> Iterator[shell.ShellCommand]:

@@ -36,7 +36,7 @@ router: {{kind: sglang}}
 """
 
 PREFILL = "--model-path m --disaggregation-mode prefill --port 30000 --page-size 64"
-DECODE = "--model-path m --disaggregation-mode decode --port 30001 --page-size 64"
+DECODE = "--model-path m --disaggregation-mode decode --port 30001 --page-size 64 --base-gpu-id 1"
 ROUTER = "--pd-disaggregation --prefill http://127.0.0.1:30000 8998 --decode http://127.0.0.1:30001"
 ENGINE, LAUNCH_ROUTER = "python3 -m sglang.launch_server", "python3 -m sglang_router.launch_router"
 

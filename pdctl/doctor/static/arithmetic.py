@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from math import gcd
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs, Severity
@@ -12,11 +11,9 @@ from pdctl.doctor.server_info import NO_CONFIG, Family, model
 from pdctl.doctor.static.server_sources import NO_TEXT, written
 from pdctl.engines.sglang import behaviour
 from pdctl.engines.sglang.refusals import STAGING_ENV, STAGING_SPAN
-from pdctl.manifests.manifest import SCRIPT
-from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from pdctl.doctor.check import Facts, Finding, Verdict
     from pdctl.doctor.server_info import CheckpointModel
@@ -60,7 +57,6 @@ PROBLEMS: Mapping[str, str] = {
     "port-range": "PD504",
     "memory": "PD504",
 }
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 ELSEWHERE = ("pair-attn-tp-divides", "pair-pp", "pair-page-size", "chunk-is-pages")
 SLICING = ("nixl", "mooncake", "mooncake_tcp")  # backends that slice a sliding window by heads (sglang 0.5.23 source)
 MET = re.compile(
@@ -219,61 +215,6 @@ def chunks(servers: Servers) -> Iterator[Finding]:
         yield finding("PD314", side.name, share, str(page), [said.evidence], fix=fix)
 
 
-def nodes(servers: Servers) -> Iterator[Finding]:
-    """In a manifest: the GPUs of all nodes against tp x pp, as far as both are written."""
-    for side in servers.sides if servers.manifest is not None else ():
-        tp, pp = side.flags.number("tp-size") or 1, side.flags.number("pp-size") or 1
-        count = side.flags.number("nnodes") or (side.pod.size if side.pod is not None and side.pod.size else 1)
-        if side.flags.unclear("tp-size", "pp-size") or count < 1 or not side.role:
-            continue
-        if tp * pp % count:
-            yield _nodes(side, f"tp {tp} x pp {pp} on {count} nodes", f"set --nnodes to {gcd(tp * pp, count)}")
-        gpus = side.container.gpus if side.container is not None else None
-        per_node = tp * pp // count if side.dp_attention or side.dp_ranks == 1 else None
-        if gpus is not None and per_node is not None and gpus < per_node:
-            observed = f"{per_node} ranks on a node, the container has {gpus} GPUs"
-            yield _nodes(side, observed, f"set nvidia.com/gpu to {per_node}, or --tp-size to {gpus * count}")
-        visible = side.env.get(VISIBLE) if _gets_the_variables(side) else None
-        if per_node is None or visible is None:
-            continue
-        ids = (visible.value or "").split(",")
-        if all(each.strip().isdigit() for each in ids) and len(ids) < per_node:
-            observed = f"{per_node} ranks on a node, which sees {len(ids)} GPU{'s' if len(ids) > 1 else ''}"
-            yield _nodes(side, observed, f"name {per_node} GPUs in {VISIBLE}", [visible.evidence])
-
-
-def _gets_the_variables(side: Server) -> bool:
-    """Whether it is started with the variables in front of its command: ssh and docker run pass none on."""
-    argv = side.container.argv if side.container is not None else ()
-    in_script = side.pod is not None and side.pod.kind == SCRIPT
-    return not in_script or argv[0].text.rpartition("/")[2].startswith("python")
-
-
-def _nodes(side: Server, observed: str, fix: str, more: Sequence[str] = ()) -> Finding:
-    evidence = [*more, *(said.evidence for name in ("tp-size", "pp-size", "nnodes") if (said := side.flags.find(name)))]
-    return finding("PD504", side.name, observed, "ranks = nodes x GPUs", evidence or [side.place()], fix=fix)
-
-
-def rendezvous(servers: Servers) -> Iterator[Finding]:
-    """Two instances of a manifest or script that would meet at one --dist-init-addr."""
-    seen: dict[str, Server] = {}
-    for side in servers.sides if servers.manifest is not None else ():
-        said, address = side.flags.find("dist-init-addr"), side.flags.text("dist-init-addr")
-        if said is None or address is None:
-            continue
-        rank = side.flags.number("node-rank")
-        other = seen.setdefault(f"{address} {rank}", side)
-        if other is not side:
-            what = f"--dist-init-addr {address} and node rank {rank or 0} are also {other.name}'s"
-            fix = f"set --dist-init-addr of {pasteable(side.name)} to an address of its own"
-            yield finding("PD504", side.name, what, "an address of its own", [said.evidence], fix=fix)
-
-
-def multi_node(servers: Servers) -> Iterator[Finding]:
-    yield from nodes(servers)
-    yield from rendezvous(servers)
-
-
 CHECKS = (
     *(planned(code) for code in ("PD204", *sorted(set(PROBLEMS.values())))),
     written("PD305", unequal(heads), embedded=False),
@@ -281,5 +222,4 @@ CHECKS = (
     written("PD314", chunks, embedded=False),
     written("PD315", stages),
     written("PD316", uneven),
-    written("PD504", multi_node, embedded=False),
 )

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from pdctl.catalogue.entry import Severity
 from tests.cases import for_each
-from tests.doctor.written import ENGINE, PREFILL, doubt, embedded, found, manifest, pair, script, topology
+from tests.doctor.written import (
+    DECODE,
+    ENGINE,
+    LAUNCH_ROUTER,
+    PREFILL,
+    ROUTER,
+    doubt,
+    embedded,
+    found,
+    manifest,
+    pair,
+    pods,
+    script,
+    topology,
+)
 
 LOAD = ("workload.isl=4000", "workload.osl=1000", "slo.tpot=40ms")
 
@@ -156,3 +170,118 @@ def test_a_script_shows_an_engine_as_many_gpus_as_it_has_ranks(gpus: str, flags:
     assert [each.fix for each in found(facts, "PD504")] == told
     for launcher in ("ssh 10.0.0.1", "docker run --gpus all image"):  # neither passes the variable on
         assert not found(script(f"CUDA_VISIBLE_DEVICES={gpus} {launcher} {ENGINE} {PREFILL} {flags}"), "PD504")
+
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+P, D = f"{ENGINE} {PREFILL}", f"{ENGINE} {DECODE}".replace(" --base-gpu-id 1", "")
+LOCAL = f"{LAUNCH_ROUTER} {ROUTER}"
+SHOW, BEGIN = f"set {VISIBLE} of decode:30001 to", "start decode:30001 with --base-gpu-id"
+RUN = "docker run --gpus"
+
+
+@for_each(
+    ("commands", "told"),
+    [
+        ((f"{VISIBLE}=0,1 {P} --tp 2", f"{VISIBLE}=1,2 {D} --tp 2"), [f"{SHOW} 3,4"]),
+        ((f"{VISIBLE}=0,1 {P} --tp 2", f"{VISIBLE}=2,3 {D} --tp 2"), []),
+        ((f"{VISIBLE}=0,1 {P} --tp 2", f"{VISIBLE}=0,1 {D} --tp 2 --device cpu"), []),
+        ((f"{VISIBLE}=0,1 {P} --tp 2", f"{VISIBLE}=$GPUS {D} --tp 2"), []),
+        ((f"{VISIBLE}=GPU-8f {P}", f"{VISIBLE}=GPU-8f {D}"), [f"{SHOW} GPUs that no other engine uses"]),
+        ((f"export {VISIBLE}=2,3,0,1", f"{P} --tp 2", f"{D} --tp 2 --base-gpu-id 2"), []),
+        ((f"{P} --tp 4", f"{D} --base-gpu-id 3"), [f"{BEGIN} 4"]),
+        ((f"{P} --tp 4", f"{D} --base-gpu-id 4"), []),
+        ((f"{P} --tp 2 --gpu-id-step 2", f"{D} --base-gpu-id 1"), []),
+        ((f"{P} --tp 2 --gpu-id-step 2", f"{D} --base-gpu-id 2"), [f"{BEGIN} 1"]),
+        ((f"{P} --tp 2 --dp 2", f"{D} --base-gpu-id 3"), [f"{BEGIN} 4"]),
+        ((f"{P} --tp 2 --dp 2 --enable-dp-attention", f"{D} --base-gpu-id 3"), []),
+        ((f"{P} --tp 8", f"{D} --tp 8 --base-gpu-id 4"), ["start decode:30001 on another host"]),
+        ((P, f"{D} --base-gpu-id 1", f"{P} --port 30002"), ["start prefill:30002 with --base-gpu-id 2"]),
+        ((P, f"{P} --port 30003 --base-gpu-id 0", D), ["start prefill:30003 with --base-gpu-id 1", f"{BEGIN} 2"]),
+        # Who shares a GPU on purpose says how.
+        ((f"{VISIBLE}=0 {P} --mem-fraction-static 0.4", f"{VISIBLE}=0 {D} --mem-fraction-static 0.4"), []),
+        ((f"{VISIBLE}=0 {P} --mem-fraction-static 0.8", f"{VISIBLE}=0 {D} --mem-fraction-static 0.8"), [f"{SHOW} 1"]),
+        # On which host?
+        ((P, D), []),
+        ((P, D, LOCAL), [f"{BEGIN} 1"]),
+        ((f"ssh a {P}", f"ssh b {D} --base-gpu-id 0"), []),
+        ((f"ssh a {P}", f"ssh a {D}"), [f"{BEGIN} 1"]),
+        ((f"srun {P}", f"srun {D} --base-gpu-id 0"), []),
+        ((f"ssh $A {P}", f"ssh $A {D} --base-gpu-id 0"), []),
+        ((f"ssh a {VISIBLE}=0 {P}", f"ssh a {VISIBLE}=1 {D}"), []),
+        ((f"ssh a '{VISIBLE}=0 {P}'", f"ssh a '{VISIBLE}=0 {D}'"), [f"{SHOW} 1"]),
+        ((f"{P} --host 10.0.0.1 --base-gpu-id 0", f"{D} --host 10.0.0.2"), []),
+        ((f"{P} --tp 2 --nnodes 2 --node-rank $RANK --base-gpu-id 0", f"{D} --tp 2 --nnodes 2 --node-rank $RANK"),
+         []),
+        # Docker has its own numbers.
+        ((f"{RUN} all image {P}", f"{RUN}=all image {D}", LOCAL), [f"{BEGIN} 1"]),
+        ((f"{RUN} '\"device=0\"' image {P}", f"{RUN} device=1 image {D}"), []),
+        ((f"{RUN} 1 image {P}", f"{RUN} device=0 image {D}"), ["give the container of decode:30001 GPU 1 instead"]),
+        ((f"{RUN} all -e {VISIBLE}=0 image {P}", f"{RUN} all --env={VISIBLE}=0 image {D}"), [f"{SHOW} 1"]),
+        ((f"docker run image {P}", f"docker run image {D}", LOCAL), []),
+    ],
+)  # fmt: skip
+def test_each_gpu_of_a_host_has_one_engine(commands: tuple[str, ...], told: list[str]) -> None:
+    assert [each.fix for each in found(script(*commands), "PD504")] == told
+
+
+def test_two_engines_that_name_one_gpu_are_said_with_it() -> None:
+    (one,) = found(script(f"{VISIBLE}=0,1 {P} --tp 2", f"{VISIBLE}=1 {D}"), "PD504")
+    assert one.headline == "decode:30001 cannot be placed: GPU 1 of its host is prefill:30000's as well"
+    assert one.severity is Severity.ERROR
+    assert one.evidence[0] == f"run.sh:2: {VISIBLE}=0,1"
+    (two,) = found(script(P, D, LOCAL), "PD504")
+    assert two.severity is Severity.WARNING  # neither names a GPU, and SGLang may find none
+    assert two.headline == "decode:30001 cannot be placed: GPU 0 of its host is prefill:30000's as well"
+
+
+COMPOSE = """
+services:
+  prefill: {{image: i, command: {prefill}, {first}}}
+  decode: {{image: i, command: {decode}, {second}}}
+"""
+RESERVED = "deploy: {{resources: {{reservations: {{devices: [{}]}}}}}}"
+
+
+@for_each(
+    ("first", "second", "told"),
+    [
+        ("tty: true", "tty: true", 0),  # which GPUs they are given is not written
+        ("gpus: all", "gpus: all", 1),
+        ("gpus: [{count: 1}]", "gpus: [{count: 1}]", 1),  # Docker takes the first one for both
+        (RESERVED.format("{count: 1}"), RESERVED.format("{count: all}"), 1),
+        (RESERVED.format("{device_ids: ['0']}"), RESERVED.format("{device_ids: ['1']}"), 0),
+        (RESERVED.format("{device_ids: ['3']}"), RESERVED.format("{device_ids: ['3']}"), 1),
+        ("environment: {CUDA_VISIBLE_DEVICES: 1}", "environment: [CUDA_VISIBLE_DEVICES=1]", 1),
+        ("environment: {CUDA_VISIBLE_DEVICES: 1}", "environment: [CUDA_VISIBLE_DEVICES=0]", 0),
+        ("environment: {CUDA_VISIBLE_DEVICES: 1}", "environment: [CUDA_VISIBLE_DEVICES]", 0),
+    ],
+)
+def test_each_gpu_of_a_compose_file_has_one_service(first: str, second: str, told: int) -> None:
+    facts = manifest(COMPOSE.format(prefill=P, decode=D, first=first, second=second), "compose.yaml")
+    assert [each.instance for each in found(facts, "PD504")] == ["decode"] * told
+
+
+def test_pods_are_given_gpus_of_their_own() -> None:
+    same = "env: [{name: CUDA_VISIBLE_DEVICES, value: '0'}]"
+    assert not found(pods(container=same), "PD504")
+
+
+@for_each(
+    ("commands", "told"),
+    [
+        (f"{VISIBLE}=0,1 {P} --tp 2 --base-gpu-id 2",
+         "it sees 2 GPUs, of which it is to use GPUs 2 and 3, counted from 0"),
+        (f"{VISIBLE}=0,1 {P} --tp 4", "4 ranks on a node, which sees 2 GPUs"),
+        (f"{VISIBLE}=4,5 {P} --base-gpu-id 1", ""),
+    ],
+)  # fmt: skip
+def test_an_engine_sees_the_gpus_it_is_to_use(commands: str, told: str) -> None:
+    assert [each.observed for each in found(script(commands), "PD504")] == [told] * bool(told)
+
+
+def test_a_topology_does_not_show_an_instance_the_gpus_of_another() -> None:
+    told = found(topology("roles.prefill.instances=1", "engine.env.CUDA_VISIBLE_DEVICES=0,1"), "PD504")
+    assert [(each.instance, each.fix) for each in told] == [
+        ("decode-0", "leave CUDA_VISIBLE_DEVICES out of the topology")
+    ]
+    assert not found(topology("roles.prefill.instances=1"), "PD504")
