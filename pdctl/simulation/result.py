@@ -83,3 +83,4 @@ class SimulationRun(NamedTuple):
     parameter_bytes: int
     decode_imbalance: float  # mean over time of most used blocks / mean over the decodes; 1 with none used
     cut_at_ns: int | None = None
+    not_served: int = 0  # requests that are too large for any replica

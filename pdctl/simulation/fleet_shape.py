@@ -1,0 +1,88 @@
+"""What is simulated: the fleet at its begin, and how it is run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from pdctl.errors import UsageError
+from pdctl.policy import ScalingPolicyName
+
+if TYPE_CHECKING:
+    from pdctl.policy.constraints import Limits
+    from pdctl.simulation.cost_profile import CostProfile
+    from pdctl.topology.model import Topology
+
+MOST_REPLICAS = 10**6
+
+
+class RequestRouting(str, Enum):
+    """Who decides which prefill computes a prompt, and when its decode is chosen."""
+
+    LEAST_TOKENS = "least-tokens"  # a router takes both at arrival, each the least loaded; the decode sets memory aside
+    ROUND_ROBIN = "round-robin"  # a router takes both at arrival, one after the other
+    SHARED_QUEUE = "shared-queue"  # one queue for all prefills; the decode is chosen when the KV cache is to leave
+
+
+class FirstTokenFrom(str, Enum):
+    """Who gives the client the first token."""
+
+    DECODE = "decode"  # SGLang: once the KV cache is there, at the begin of the step that the room joins
+    PREFILL = "prefill"  # BlitzScale: at the end of the pass
+
+
+@dataclass(frozen=True, slots=True)
+class FleetShape:
+    """`replicas`: in all, those that are not serving at the begin are inactive."""
+
+    prefills: int
+    decodes: int
+    replicas: int
+    prefill: CostProfile
+    decode: CostProfile
+    gpus_per_machine: int = 8
+    first_token: FirstTokenFrom = FirstTokenFrom.DECODE
+
+    def __post_init__(self) -> None:
+        if self.prefills < 1 or self.decodes < 1:
+            raise UsageError(
+                f"a fleet of {self.prefills} prefills and {self.decodes} decodes serves nobody",
+                "give at least one of each",
+            )
+        if not self.prefills + self.decodes <= self.replicas <= MOST_REPLICAS:
+            raise UsageError(
+                f"{self.replicas:,} replicas in all, with {self.prefills:,} prefills and {self.decodes:,} decodes",
+                f"give from {self.prefills + self.decodes:,} to {MOST_REPLICAS:,}",
+            )
+
+    @staticmethod
+    def from_topology(
+        topology: Topology, prefill: CostProfile, decode: CostProfile | None = None, replicas: int | None = None
+    ) -> FleetShape:
+        """The instances of each role, as `pdctl plan` counts them; `replicas` beyond them are inactive."""
+        prefills, decodes = topology.prefill.instances, topology.decode.instances
+        machine = max(1, topology.pool(topology.prefill.pool).gpus_per_host)
+        total = prefills + decodes if replicas is None else replicas
+        return FleetShape(prefills, decodes, total, prefill, decode or prefill, machine)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationSettings:
+    """`interval_s` between decisions: None for the policy's own. `one_sender`: a decode takes one transfer at a time.
+
+    `longest_s`: simulated time after which the run ends; None: an hour after the last arrival.
+    `sample_s`: None for a thousandth of the trace.
+    """
+
+    policy: ScalingPolicyName = ScalingPolicyName.STATIC
+    policy_settings: Any = None  # a record of the policy's; None for its defaults
+    limits: Limits | None = None
+    interval_s: float | None = None
+    routing: RequestRouting = RequestRouting.LEAST_TOKENS
+    one_sender: bool = False
+    gate: bool = False
+    park_s: float = 0.333
+    seed: int = 0
+    longest_s: float | None = None
+    sample_s: float | None = None

@@ -1,0 +1,113 @@
+"""The passes of a simulated prefill: what goes into the next one, and how long it takes.
+
+As in the embedded engine (`engine/scheduler/schedule_batch.py WaitingQueue`) a pass takes whole prompts in the order of
+their arrival until its tokens are used up; the last one is cut at the end of a block, and goes on first in the next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pdctl.quick_definitions import NamedTuple
+from pdctl.simulation.decode import ATTO_PER_NS, attoseconds
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable, Sequence
+
+    from pdctl.simulation.cost_profile import CostProfile
+
+
+class PrefillCosts(NamedTuple):
+    """Of one pass, in attoseconds: however small, for each token, for each pair of a token and one it attends to.
+
+    `batch_tokens` and `batch_rooms` are the most a pass takes.
+    """
+
+    step: int
+    token: int
+    square: int
+    batch_tokens: int
+    batch_rooms: int
+    block_tokens: int
+
+    @staticmethod
+    def of(profile: CostProfile) -> PrefillCosts:
+        return PrefillCosts(
+            attoseconds(profile.prefill_step_s),
+            attoseconds(profile.prefill_token_s),
+            attoseconds(profile.prefill_square_s),
+            profile.prefill_batch_tokens,
+            profile.prefill_batch_rooms,
+            profile.block_tokens,
+        )
+
+
+class PromptPart(NamedTuple):
+    """`tokens` of a room's prompt, after the first `computed`; `last` if the prompt is complete with them."""
+
+    room: int
+    computed: int
+    tokens: int
+    last: bool
+
+
+class PromptPasses:
+    """`queue` may be one that all prefills of a fleet share. `parts` are those of the pass under way, empty if none is.
+
+    `start` is asked for each room that begins: it gives the tokens found in the prefix cache, or -1 if there is no
+    memory for the room yet.
+    """
+
+    __slots__ = ("_cut", "busy_ns", "computed_tokens", "costs", "parts", "queue")
+
+    def __init__(self, costs: PrefillCosts, queue: deque[int]) -> None:
+        self.costs = costs
+        self.queue = queue
+        self.parts: list[PromptPart] = []
+        self.busy_ns = 0
+        self.computed_tokens = 0
+        self._cut: tuple[int, int] | None = None  # the room that goes on in the next pass, and its tokens so far
+
+    def begin(self, prompts: Sequence[int], start: Callable[[int], int], takes_new: bool) -> int:
+        """Fill `parts` with the next pass. Return its duration in ns, 0 if there is nothing to compute."""
+        costs, queue, parts = self.costs, self.queue, self.parts
+        budget, places, pairs = costs.batch_tokens, costs.batch_rooms, 0
+        while budget > 0 and places > 0:
+            if self._cut is not None:
+                room, computed = self._cut
+            elif takes_new and queue:
+                room = queue[0]
+                computed = start(room)
+                if computed < 0:
+                    break
+                queue.popleft()
+            else:
+                break
+            tokens = prompts[room] - computed
+            if tokens <= budget:
+                self._cut = None
+                parts.append(PromptPart(room, computed, tokens, True))
+            else:
+                tokens = budget - budget % costs.block_tokens
+                if not tokens and not parts:
+                    tokens = budget  # a pass of less than a block
+                self._cut = (room, computed + tokens)
+                if tokens:
+                    parts.append(PromptPart(room, computed, tokens, False))
+            pairs += tokens * (computed + tokens)
+            budget -= tokens
+            places -= 1
+            if self._cut is not None:
+                break
+        if not parts:
+            return 0
+        tokens = sum([part.tokens for part in parts])
+        spent = (costs.step + costs.token * tokens + costs.square * pairs) // ATTO_PER_NS
+        self.computed_tokens += tokens
+        self.busy_ns += spent
+        return spent
+
+    def end(self) -> list[PromptPart]:
+        parts, self.parts = self.parts, []
+        return parts

@@ -1,0 +1,478 @@
+"""The way of each request through the replicas of a simulated fleet, from its arrival to its last token.
+
+A router gives a request a prefill and a decode at its arrival, and the decode sets memory aside before the prompt is
+computed (SGLang); or all prefills share one queue, and KV cache looks for a decode when it is to leave (BlitzScale).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from pdctl.replica.states import ReplicaState
+from pdctl.simulation.decode import ATTO_PER_NS, DecodeCosts
+from pdctl.simulation.fleet_shape import FirstTokenFrom, RequestRouting
+from pdctl.simulation.kernel import SECOND, EventClass, Kernel, LoggedEvent
+from pdctl.simulation.network import Network
+from pdctl.simulation.prefill import PrefillCosts
+from pdctl.simulation.replica_choice import NOBODY, LeastLoadedReplica, ReplicaInTurn
+from pdctl.simulation.replicas import ReplicaStates, SimulatedReplica
+from pdctl.simulation.request_rows import RequestRows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pdctl.replica.transitions import Transition
+    from pdctl.simulation.fleet_shape import FleetShape, SimulationSettings
+    from pdctl.simulation.network import FlowChange
+    from pdctl.simulation.replica_choice import ReplicaChoice
+    from pdctl.simulation.request_trace import RequestTrace
+
+
+class RoomPath:
+    def __init__(self, shape: FleetShape, trace: RequestTrace, settings: SimulationSettings, kernel: Kernel) -> None:
+        self.shape, self.settings, self.kernel = shape, settings, kernel
+        self.requests = RequestRows(trace, shape)
+        self.network = Network()
+        self.replicas = [SimulatedReplica(number, shape.prefill.gpus) for number in range(shape.replicas)]
+        self.states = ReplicaStates(self.replicas, shape.prefill.layers, kernel.log, self.changed)
+        self.waiting_tokens = self.waiting_requests = 0  # of prompts that no prefill has begun
+        self.used_blocks = self.prefill_blocks = 0
+        self.computed_tokens = self.prefill_busy_ns = 0
+        self.running_rooms = 0
+        self.kv_bytes = 0
+        self.decode_used = [0] * shape.replicas  # blocks of rooms, by replica; 0 for what is no decode
+        self._shared = settings.routing is RequestRouting.SHARED_QUEUE
+        self._from_prefill = shape.first_token is FirstTokenFrom.PREFILL
+        self._queue: deque[int] = deque()  # shared by all prefills
+        self._idle: dict[int, None] = {}  # prefills that wait for the shared queue
+        placement = ReplicaInTurn if settings.routing is RequestRouting.ROUND_ROBIN else LeastLoadedReplica
+        self._prefills: ReplicaChoice = placement(shape.replicas)
+        self._decodes: ReplicaChoice = placement(shape.replicas)
+        self._senders: dict[int, None] = {}  # prefills whose KV cache finds no decode, in order
+        self._flows: dict[int, int] = {}  # the room of each flow of KV cache
+        # Blocks that a prompt takes where it is computed: with its answer, as the prefill may have to decode it itself.
+        self._charged = self.requests.blocks if self._shared else self.requests.prompt_blocks
+        self._starting: SimulatedReplica | None = None
+        self._kv_token_bytes = shape.prefill.kv_bytes_per_token
+        self._handover_ns = round(shape.prefill.handover_s * SECOND)
+        self._before_ns = round(shape.prefill.request_s * SECOND)
+        self._flip_ns = round(shape.prefill.flip_s * SECOND)
+        self._park_ns = round(settings.park_s * SECOND)
+        self._prefill_costs, self._decode_costs = PrefillCosts.of(shape.prefill), DecodeCosts.of(shape.decode)
+        self._slots = shape.decode.decode_batch_rooms
+        self._prefix_tokens, self._page_tokens = trace.prefix_block_tokens, shape.prefill.block_tokens
+        self._write = kernel.log.write
+        handlers = kernel.handlers
+        handlers[EventClass.ARRIVAL] = self._arrive
+        handlers[EventClass.PASS_ENDS] = self._pass_ends
+        handlers[EventClass.STEP_ENDS] = self._step_ends
+        handlers[EventClass.FLOW_ENDS] = self._flow_ends
+        for replica in self.replicas:
+            replica.out_link = self.network.add_link(shape.prefill.nic_bytes_per_s)
+            replica.in_link = self.network.add_link(shape.prefill.nic_bytes_per_s)
+
+    def begin(self) -> None:
+        if self.requests.arrival:
+            self.kernel.schedule(self.requests.arrival[0] + self._before_ns, EventClass.ARRIVAL, 0)
+
+    @property
+    def finished(self) -> bool:
+        return self.requests.ended == len(self.requests.arrival)
+
+    # A request arrives.
+
+    def _arrive(self, now_ns: int, room: int, _token: int) -> None:
+        requests = self.requests
+        arrival, count = requests.arrival, len(requests.arrival)
+        moment = arrival[room]
+        while room < count and arrival[room] == moment:
+            self._write((now_ns, LoggedEvent.ARRIVED, room, NOBODY))
+            self._route(now_ns, room)
+            room += 1
+        if room < count:
+            self.kernel.schedule(arrival[room] + self._before_ns, EventClass.ARRIVAL, room)
+
+    def _route(self, now_ns: int, room: int) -> None:
+        requests = self.requests
+        most, own = self.shape.decode.kv_blocks, self.shape.prefill.kv_blocks
+        if requests.blocks[room] > most or self._charged[room] > own:
+            self._write((now_ns, LoggedEvent.NOT_SERVED, room, NOBODY))
+            requests.not_served += 1
+            self._end_request()
+            return
+        prompt = requests.prompt[room]
+        self.waiting_tokens += prompt
+        self.waiting_requests += 1
+        if self._shared:
+            self._queue.append(room)
+            while self._idle and self._queue:
+                number = next(iter(self._idle))
+                del self._idle[number]
+                self._begin_pass(now_ns, self.replicas[number])
+            return
+        prefill = self.replicas[self._prefills.choose()]
+        prefill.given += 1
+        prefill.queued_tokens += prompt
+        self._prefills.put(prefill.number, prefill.queued_tokens)
+        requests.source[room] = prefill.number
+        self._give_decode(now_ns, room)
+
+    def _give_decode(self, now_ns: int, room: int) -> None:
+        """Choose the room's decode; memory for it is set aside there now or when there is some."""
+        number = self._choose_decode()
+        decode = self.replicas[number]
+        requests = self.requests
+        requests.decode[room] = number
+        decode.promised[room] = None
+        decode.demand += requests.blocks[room]
+        self._decodes.put(number, decode.demand)
+        if decode.without_pages or not self._fits(decode, room):
+            if decode.without_pages is None:
+                decode.without_pages = deque()
+            decode.without_pages.append(room)
+        else:
+            self._reserve(now_ns, decode, room)
+
+    def _choose_decode(self) -> int:
+        """The least loaded or the next one; with the gate none that is too full, as long as another one is there."""
+        number = self._decodes.choose()
+        if self.settings.gate:
+            first = number
+            for _ in range(len(self._decodes)):
+                if not self._gated(self.replicas[number]):
+                    return number
+                number = self._decodes.choose()
+            return first
+        return number
+
+    def _gated(self, decode: SimulatedReplica) -> bool:
+        """Whether it uses more than twice the mean of all decodes, and more than half of what it has."""
+        used = self.decode_used[decode.number]
+        decodes = self.states.counts[ReplicaState.DECODE]
+        return used * decodes > 2 * (self.used_blocks - self.prefill_blocks) and 2 * used > decode.capacity
+
+    def _fits(self, decode: SimulatedReplica, room: int) -> bool:
+        return decode.slots < self._slots and decode.used + self.requests.blocks[room] <= decode.capacity
+
+    def _charge(self, decode: SimulatedReplica, room: int) -> None:
+        blocks = self.requests.blocks[room]
+        decode.used += blocks
+        decode.slots += 1
+        self.used_blocks += blocks
+        self.decode_used[decode.number] += blocks
+
+    def _reserve(self, now_ns: int, decode: SimulatedReplica, room: int) -> None:
+        """Set memory aside for a room that was routed; then its prompt may be computed, or what is computed sent."""
+        requests = self.requests
+        self._charge(decode, room)
+        requests.reserved[room] = 1
+        self._write((now_ns, LoggedEvent.PAGES_RESERVED, room, decode.number))
+        if requests.routed[room]:
+            if requests.computed[room]:
+                self._send(now_ns, room)
+            return
+        requests.routed[room] = 1
+        prefill = self.replicas[requests.source[room]]
+        passes = prefill.passes
+        assert passes is not None
+        insert_in_order(passes.queue, room)
+        if not passes.parts:
+            self._begin_pass(now_ns, prefill)
+
+    # A prefill computes.
+
+    def _begin_pass(self, now_ns: int, prefill: SimulatedReplica) -> None:
+        passes = prefill.passes
+        assert passes is not None
+        self._starting = prefill
+        takes_new = not self._shared or prefill.takes_requests
+        spent = passes.begin(self.requests.prompt, self._start_prompt, takes_new)
+        if passes.parts:
+            self.prefill_busy_ns += spent
+            self.kernel.schedule(now_ns + spent, EventClass.PASS_ENDS, prefill.number)
+        elif self._shared and takes_new:
+            self._idle[prefill.number] = None
+
+    def _start_prompt(self, room: int) -> int:
+        """Charge the memory of a prompt that begins; return the tokens that are cached, -1 if there is no memory."""
+        prefill, requests = self._starting, self.requests
+        assert prefill is not None
+        blocks = self._charged[room]
+        if prefill.used + blocks > prefill.capacity:
+            return -1
+        prefill.used += blocks
+        prefill.prefill_blocks += blocks
+        self.used_blocks += blocks
+        self.prefill_blocks += blocks
+        self.waiting_tokens -= requests.prompt[room]
+        self.waiting_requests -= 1
+        if self._shared:
+            requests.source[room] = prefill.number
+            prefill.given += 1
+        self._write((self.kernel.now_ns, LoggedEvent.PASS_BEGAN, room, prefill.number))
+        if prefill.cache is None:
+            return 0
+        found = prefill.cache.find(requests.prefix_blocks[room]) * self._prefix_tokens
+        return min(found, requests.prompt[room] - 1)
+
+    def _pass_ends(self, now_ns: int, number: int, _token: int) -> None:
+        prefill, requests = self.replicas[number], self.requests
+        passes = prefill.passes
+        assert passes is not None
+        for room, computed, tokens, last in passes.end():
+            self.computed_tokens += tokens
+            requests.computed[room] = computed + tokens
+            if last:
+                self._prompt_computed(now_ns, prefill, room)
+            elif requests.reserved[room]:
+                self._send(now_ns, room)
+        if prefill.takes_requests and not self._shared:
+            self._prefills.put(number, prefill.queued_tokens)
+        self._begin_pass(now_ns, prefill)
+        if prefill.settles:
+            self.settle(now_ns, prefill)
+
+    def _prompt_computed(self, now_ns: int, prefill: SimulatedReplica, room: int) -> None:
+        requests = self.requests
+        self._write((now_ns, LoggedEvent.PROMPT_COMPUTED, room, prefill.number))
+        prefill.given -= 1
+        if prefill.cache is not None:
+            pages = prefill.capacity - prefill.used
+            prefill.cache.keep(requests.prefix_blocks[room], pages * self._page_tokens // self._prefix_tokens)
+        if self._from_prefill:
+            requests.first_token[room] = now_ns
+        if not self._shared:
+            prefill.queued_tokens -= requests.prompt[room]
+            prefill.unfinished += 1
+            if requests.reserved[room]:
+                self._send(now_ns, room)
+        elif self._from_prefill and requests.output[room] == 1:
+            self._free_prompt(prefill, room)
+            self._end_room(now_ns, room, prefill.number)
+        else:
+            prefill.unfinished += 1
+            if prefill.outbox is None:
+                prefill.outbox = deque()
+            prefill.outbox.append(room)
+            self._migrate(now_ns, prefill)
+
+    def _free_prompt(self, prefill: SimulatedReplica, room: int) -> None:
+        blocks = self._charged[room]
+        prefill.used -= blocks
+        prefill.prefill_blocks -= blocks
+        self.used_blocks -= blocks
+        self.prefill_blocks -= blocks
+
+    # KV cache moves.
+
+    def _migrate(self, now_ns: int, source: SimulatedReplica) -> None:
+        """Shared queue: find decodes for what waits on a prefill, in order."""
+        outbox, requests = source.outbox, self.requests
+        while outbox and not (self.settings.one_sender and source.sending):
+            number = self._choose_decode()
+            decode = self.replicas[number] if number != NOBODY else None
+            self.states.decode_scarce = decode is None or not self._fits(decode, outbox[0])
+            if decode is None or not self._fits(decode, outbox[0]):
+                self._senders[source.number] = None
+                return
+            room = outbox.popleft()
+            requests.decode[room] = number
+            decode.demand += requests.blocks[room]
+            self._charge(decode, room)
+            self._offer(decode)
+            self._send(now_ns, room)
+
+    def _offer(self, decode: SimulatedReplica) -> None:
+        """Say the load of a decode; it is none to choose where it may not be sent to now."""
+        taken = self._shared and (decode.slots >= self._slots or (self.settings.one_sender and decode.senders))
+        if decode.takes_kv and not taken:
+            self._decodes.put(decode.number, decode.demand)
+        else:
+            self._decodes.drop(decode.number)
+
+    def _send(self, now_ns: int, room: int) -> None:
+        """Begin the transfer of what is computed of a room and not sent yet. Its decode has its memory."""
+        requests = self.requests
+        source, decode = self.replicas[requests.source[room]], self.replicas[requests.decode[room]]
+        tokens = requests.computed[room] - requests.sent[room]
+        if not requests.sent[room]:
+            if self.settings.one_sender and decode.senders:
+                if decode.callers is None:
+                    decode.callers = deque()
+                decode.callers.append(room)
+                return
+            decode.promised.pop(room, None)
+            source.sending += 1
+            decode.senders += 1
+            if self._shared:
+                self._offer(decode)
+            self._write((now_ns, LoggedEvent.TRANSFER_BEGAN, room, decode.number))
+        requests.sent[room] += tokens
+        requests.transfers[room] += 1
+        size = tokens * self._kv_token_bytes
+        self.kv_bytes += size if source is not decode else 0
+        links = (source.out_link, decode.in_link)  # also where a prefill has become the decode: then it moves nothing
+        flow, changes = self.network.begin(now_ns, size if source is not decode else 0, links)
+        self._flows[flow] = room
+        self.schedule_flows(changes)
+
+    def schedule_flows(self, changes: Iterable[FlowChange]) -> None:
+        schedule = self.kernel.schedule
+        for finish_ns, flow, version in changes:
+            schedule(finish_ns, EventClass.FLOW_ENDS, flow, version)
+
+    def _flow_ends(self, now_ns: int, flow: int, version: int) -> None:
+        if not self.network.is_current(flow, version):
+            return
+        self.schedule_flows(self.network.end(now_ns, flow))
+        room = self._flows.pop(flow)
+        requests = self.requests
+        requests.transfers[room] -= 1
+        if not requests.transfers[room] and requests.sent[room] == requests.prompt[room]:
+            self._arrived(now_ns, room)
+
+    def _arrived(self, now_ns: int, room: int) -> None:
+        requests = self.requests
+        source, decode = self.replicas[requests.source[room]], self.replicas[requests.decode[room]]
+        self._write((now_ns, LoggedEvent.TRANSFER_ENDED, room, decode.number))
+        source.sending -= 1
+        source.unfinished -= 1
+        self._free_prompt(source, room)
+        self.states.end_transfer(decode)
+        decode.inbox.append((now_ns + self._handover_ns, room))
+        self._poke(now_ns, decode)
+        if source.passes is not None and not source.passes.parts:
+            self._begin_pass(now_ns, source)
+        if source.settles:
+            self.settle(now_ns, source)
+        if self._shared:
+            self._offer(decode)
+            self._migrate(now_ns, source)
+            self._wake_senders(now_ns)
+        elif decode.callers and not decode.senders:
+            self._send(now_ns, decode.callers.popleft())
+
+    def _wake_senders(self, now_ns: int) -> None:
+        """Shared queue: a decode has a free lock, memory or a slot; those that wait for one go in order."""
+        for number in list(self._senders):
+            del self._senders[number]
+            self._migrate(now_ns, self.replicas[number])
+            if number in self._senders:
+                return
+
+    # A decode generates.
+
+    def _poke(self, now_ns: int, decode: SimulatedReplica) -> None:
+        """Let the first room of the inbox join at the end of the step under way when it may."""
+        running, ready = decode.running, decode.inbox[0][0]
+        assert running is not None
+        if len(running):
+            steps = running.steps_by(max(ready, now_ns))
+            if steps < decode.due_steps:
+                self._wait_for(decode, running.end_of(steps), steps)
+        elif not decode.due_ns:
+            self._wait_for(decode, max(ready, now_ns), 0)
+
+    def _wait_for(self, decode: SimulatedReplica, due_ns: int, steps: int) -> None:
+        decode.turn += 1
+        decode.due_ns, decode.due_steps = due_ns, steps
+        self.kernel.schedule(due_ns, EventClass.STEP_ENDS, decode.number, decode.turn)
+
+    def _step_ends(self, now_ns: int, number: int, turn: int) -> None:
+        decode, requests = self.replicas[number], self.requests
+        if turn != decode.turn:
+            return
+        running = decode.running
+        assert running is not None
+        freed = False
+        if len(running):
+            running.advance(decode.due_steps)
+            for room, tbt in running.leave(requests.prompt, requests.output):
+                requests.tbt[room] = tbt
+                self._free_room(decode, room)
+                self._end_room(now_ns, room, number)
+                self.running_rooms -= 1
+                freed = True
+        inbox = decode.inbox
+        while inbox and inbox[0][0] <= now_ns:
+            room = inbox.pop(0)[1]
+            freed |= self._join(now_ns, decode, room)
+        decode.due_ns = 0
+        if len(running):
+            steps = running.begin(now_ns)
+            if inbox:
+                steps = min(steps, running.steps_by(inbox[0][0]))
+            self._wait_for(decode, running.end_of(steps), steps)
+        elif inbox:
+            self._wait_for(decode, inbox[0][0], 0)
+        if freed:
+            self._rooms_left(now_ns, decode)
+
+    def _join(self, now_ns: int, decode: SimulatedReplica, room: int) -> bool:
+        """Let a room join the batch; return True if that was all, because its first token is its last."""
+        requests, running = self.requests, decode.running
+        assert running is not None
+        self._write((now_ns, LoggedEvent.JOINED, room, decode.number))
+        gap = 0
+        if not self._from_prefill:
+            requests.first_token[room] = now_ns
+        else:
+            gap = (now_ns - requests.first_token[room]) * ATTO_PER_NS
+        output = requests.output[room]
+        if output == 1:
+            self._free_room(decode, room)
+            self._end_room(now_ns, room, decode.number)
+            requests.end[room] = requests.first_token[room]
+            return True
+        running.join(room, requests.prompt[room] + 1, output - 1, gap)
+        self.running_rooms += 1
+        return False
+
+    def _free_room(self, decode: SimulatedReplica, room: int) -> None:
+        blocks = self.requests.blocks[room]
+        decode.used -= blocks
+        decode.demand -= blocks
+        decode.slots -= 1
+        self.used_blocks -= blocks
+        self.decode_used[decode.number] -= blocks
+
+    def _rooms_left(self, now_ns: int, decode: SimulatedReplica) -> None:
+        """Memory and slots of a decode are free: rooms that wait for them get them in order."""
+        self._offer(decode)
+        waiting = decode.without_pages
+        while waiting and self._fits(decode, waiting[0]):
+            self._reserve(now_ns, decode, waiting.popleft())
+        if self._shared and self._senders:
+            self._wake_senders(now_ns)
+        if decode.settles:
+            self.settle(now_ns, decode)
+
+    def _end_room(self, now_ns: int, room: int, number: int) -> None:
+        self._write((now_ns, LoggedEvent.FINISHED, room, number))
+        self.requests.end[room] = now_ns
+        self._end_request()
+
+    def _end_request(self) -> None:
+        self.requests.ended += 1
+        if self.requests.ended == len(self.requests.arrival):
+            self.kernel.stop()
+
+    # What the fleet adds.
+
+    def changed(self, replica: SimulatedReplica, row: Transition) -> None:
+        """A replica has changed its state."""
+        raise NotImplementedError
+
+    def settle(self, now_ns: int, replica: SimulatedReplica) -> None:
+        """Let a replica that is on its way to another state go on, if nothing holds it back any more."""
+        raise NotImplementedError
+
+
+def insert_in_order(queue: deque[int], room: int) -> None:
+    """However long it has waited for memory, no later room overtakes it."""
+    later = []
+    while queue and queue[-1] > room:
+        later.append(queue.pop())
+    queue.append(room)
+    queue.extend(reversed(later))

@@ -1,0 +1,125 @@
+"""The simulator against what can be worked out: single requests by hand, M/D/1, conservation, the same run again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+from pdctl.simulation.fleet_shape import FirstTokenFrom, RequestRouting, SimulationSettings
+from pdctl.simulation.run import simulate
+from tests.cases import for_each
+from tests.simulation.fleets import given, poisson, shape
+
+MS = 10**6
+ROUTINGS = [RequestRouting.LEAST_TOKENS, RequestRouting.ROUND_ROBIN, RequestRouting.SHARED_QUEUE]
+
+
+@for_each("routing", ROUTINGS)
+def test_one_request_takes_what_its_parts_take(routing: RequestRouting) -> None:
+    """110 ms for a pass of 1000 tokens, 1 ms for 1 MB of KV cache, 2 ms to hand over, 3 ms beside; then 4 steps."""
+    fleet = shape(request_s=0.003, handover_s=0.002)
+    run = simulate(fleet, given((1.0, 1000, 5)), SimulationSettings(routing=routing))
+    first = 1000 * MS + (3 + 110 + 1 + 2) * MS
+    assert run.requests.first_token_ns[0] == first
+    assert run.requests.end_ns[0] == run.end_ns == first + 4 * 10 * MS
+    assert run.requests.tbt_ns[0] == 10 * MS
+    assert run.kv_bytes == 1000 * 1000
+    assert run.gpu_time.total_s == run.gpu_time.serving_s == 2 * run.end_ns / 1e9
+
+
+def test_steps_grow_with_rooms_and_kv_cache() -> None:
+    """A step is 10 ms, 1 ms per room and 1 µs per token of KV cache: 11 ms + 101, 102, 103 µs."""
+    fleet = shape(decode_room_s=0.001, decode_token_s=1e-6)
+    run = simulate(fleet, given((0.0, 100, 4)), SimulationSettings())
+    first = run.requests.first_token_ns[0]
+    assert run.requests.end_ns[0] - first == 3 * 11 * MS + (101 + 102 + 103) * 1000
+    assert run.requests.tbt_ns[0] == 11 * MS + 103 * 1000
+
+
+def test_the_first_token_may_come_from_the_prefill() -> None:
+    """Then it is there at the end of the pass, and the hand-over is in the first gap: 1 ms and a step."""
+    fleet = replace(shape(), first_token=FirstTokenFrom.PREFILL)
+    for routing in ROUTINGS:
+        run = simulate(fleet, given((0.0, 1000, 3), (1.0, 1000, 1)), SimulationSettings(routing=routing))
+        assert list(run.requests.first_token_ns) == [110 * MS, 1110 * MS]
+        assert list(run.requests.end_ns) == [131 * MS, 1110 * MS]
+        assert list(run.requests.tbt_ns) == [11 * MS, 0]
+
+
+def test_a_long_prompt_is_computed_in_chunks_that_leave_as_they_are_done() -> None:
+    """20,000 tokens in passes of 8192, 8192 and 3616; only the last chunk's 3.616 ms come after the last pass."""
+    run = simulate(shape(kv_blocks=10_000), given((0.0, 20_000, 2)), SimulationSettings())
+    assert run.requests.first_token_ns[0] == round((3 * 10 + 2000 + 3.616) * MS)
+    assert run.kv_bytes == 20_000 * 1000
+
+
+def test_pairs_of_tokens_count_with_what_is_computed_before() -> None:
+    """Chunks of 512 and 488: 512 × 512 + 488 × 1000 pairs of 1 ns."""
+    run = simulate(shape(prefill_square_s=1e-9, prefill_batch_tokens=512), given((0.0, 1000, 2)), SimulationSettings())
+    passes = 2 * 10 * MS + 100 * MS + 512 * 512 + 488 * 1000
+    assert run.requests.first_token_ns[0] == passes + 488 * 1000
+
+
+def test_a_room_joins_at_the_end_of_the_step_under_way() -> None:
+    """The first joins at 111 ms; the second's KV cache is there at 224 ms, in its twelfth step."""
+    run = simulate(shape(prefills=2), given((0.0, 1000, 40), (0.113, 1000, 3)), SimulationSettings())
+    assert list(run.requests.first_token_ns) == [111 * MS, 231 * MS]
+    assert list(run.requests.end_ns) == [501 * MS, 251 * MS]
+
+
+def test_a_request_that_fits_nowhere_is_not_served_and_the_others_are() -> None:
+    run = simulate(shape(kv_blocks=20), given((0.0, 1000, 100), (0.0, 2000, 100), (0.1, 900, 10)), SimulationSettings())
+    assert run.not_served == 1
+    assert run.requests.first_token_ns[1] == run.requests.end_ns[1] == -1
+    assert min(run.requests.end_ns[0], run.requests.end_ns[2]) > 0
+
+
+@for_each("use", [0.3, 0.6])
+def test_the_mean_wait_is_that_of_an_m_d_1_queue(use: float) -> None:
+    """Poisson arrivals, one prompt per pass, all alike: the wait is use / (2 (1 - use)) passes, within 1 %."""
+    service, count = 0.1, 200_000
+    trace = poisson(count, use / service, 2, 900, 1, spread=False)
+    fleet = shape(prefill_batch_rooms=1, kv_bytes_per_token=1, nic_bytes_per_s=1e15)
+    run = simulate(fleet, trace, SimulationSettings())
+    wait = (sum(run.requests.first_token_ns) - sum(run.requests.arrival_ns)) / count / 1e9 - service
+    assert abs(wait / (service * use / (2 * (1 - use))) - 1) < 0.01
+
+
+@for_each("routing", ROUTINGS)
+@for_each("one_sender", [False, True])
+def test_every_request_ends_and_every_token_is_made(routing: RequestRouting, one_sender: bool) -> None:
+    trace = poisson(3000, 40.0, 5)
+    run = simulate(shape(4, 4), trace, SimulationSettings(routing=routing, one_sender=one_sender))
+    assert min(run.requests.end_ns) > 0
+    assert run.kv_bytes == 1000 * sum(one.prompt_tokens for one in trace.requests)
+    for at, one in enumerate(trace.requests):
+        steps = (run.requests.end_ns[at] - run.requests.first_token_ns[at]) / (10 * MS)
+        assert abs(steps - (one.output_tokens - 1)) < 1e-3, "each gap is a step of 10 ms"
+
+
+def test_the_same_seed_gives_the_same_events_in_another_process() -> None:
+    code = (
+        "from tests.simulation.fleets import poisson, shape; from pdctl.simulation.run import simulate;"
+        "from pdctl.simulation.fleet_shape import SimulationSettings;"
+        "print(simulate(shape(3, 5, decode_token_s=1e-8), poisson(2000, 30.0, 7), SimulationSettings()).digest)"
+    )
+    found = set()
+    for hash_seed in ("1", "2"):
+        env = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+        found.add(done.stdout.strip())
+    run = simulate(shape(3, 5, decode_token_s=1e-8), poisson(2000, 30.0, 7), SimulationSettings())
+    assert found == {run.digest}
+    other = simulate(shape(3, 5, decode_token_s=1e-8), poisson(2000, 30.0, 8), SimulationSettings())
+    assert other.digest != run.digest
+
+
+def test_progress_may_end_a_run() -> None:
+    seen: list[int] = []
+    run = simulate(
+        shape(), poisson(5000, 5.0, 1), SimulationSettings(), lambda now_ns: bool(seen.append(now_ns)) or len(seen) > 1
+    )
+    assert run.cut_at_ns == seen[-1] == run.end_ns
+    assert run.requests.end_ns[-1] == -1
