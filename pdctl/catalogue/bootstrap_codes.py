@@ -377,4 +377,20 @@ ENTRIES: tuple[Entry, ...] = (
         "every router",
         "Kubernetes documentation; measured with sglang-router 0.3.2",
     ),
+    Entry(
+        "PD224",
+        "listens-on-loopback",
+        Severity.ERROR,
+        "{instance|a server} listens on {observed|127.0.0.1} alone, where {expected|its Service} cannot connect",
+        "SGLang listens on 127.0.0.1 unless it is given --host, and so does the bootstrap server of a prefill. In a "
+        "pod or a container that is the loopback of this pod alone: a Service, a router in another pod and the "
+        "kubelet's httpGet and tcpSocket probes come to the pod's address, where the connection is refused. The engine "
+        "itself is fine and its log shows nothing. A probe of the kind exec, or one with `host: 127.0.0.1` in a pod "
+        "with hostNetwork, does reach it. Next: --host on the engine's command line.",
+        "start {instance} with --host {host}",
+        (Needs.TOPOLOGY,),
+        "every SGLang",
+        "sglang 0.5.3 to 0.5.23 source; Kubernetes documentation",
+        reports=cited("sglang#11747"),
+    ),
 )

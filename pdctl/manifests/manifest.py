@@ -40,7 +40,10 @@ class SaidSetting(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """A probe. `how`: httpGet, tcpSocket, exec or grpc; `target`: the path, port or command. Times in seconds."""
+    """A probe. `how`: httpGet, tcpSocket, exec or grpc; `target`: the path, port or command. Times in seconds.
+
+    `host`: where it connects instead of the pod's address, "" if that is not written.
+    """
 
     purpose: str  # readiness | liveness | startup
     how: str
@@ -48,6 +51,7 @@ class Probe(NamedTuple):
     failures: int
     timeout: int
     line: int
+    host: str = ""
 
 
 class Mount(NamedTuple):

@@ -393,4 +393,4 @@ def _probes(node: Node) -> Iterator[Probe]:
             words = " ".join(text(each) or "" for each in items(get(inner, "command")))
             target = text(get(inner, "path")) or words or text(get(inner, "port")) or ""
             failures, timeout = number(get(probe, "failureThreshold")), number(get(probe, "timeoutSeconds"))
-            yield Probe(purpose, how, target, failures or 3, timeout or 1, line(probe))
+            yield Probe(purpose, how, target, failures or 3, timeout or 1, line(probe), text(get(inner, "host")) or "")

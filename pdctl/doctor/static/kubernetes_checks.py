@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, finding, names
+from pdctl.doctor.static.listen_addresses import listened_ports
 from pdctl.doctor.static.server_sources import templates, written
-from pdctl.engines.kinds import RELEASED_ROUTER, ROUTERS
-from pdctl.engines.sglang.endpoints import DEFAULT_BOOTSTRAP_PORT as BOOTSTRAP
-from pdctl.engines.sglang.endpoints import DEFAULT_PORT as HTTP
 from pdctl.fleet.address import host_and_port
 from pdctl.loopback import is_loopback
 from pdctl.manifests.command_lines import program
@@ -299,7 +297,7 @@ def target_ports(servers: Servers) -> Verdict:
 
 def _closed_port(service: Service, each: Exposed, pod: ManifestPod) -> Finding:
     target = each.target or str(each.port)
-    opened = list(dict.fromkeys(port for container in pod.containers for port in _ports(container)))
+    opened = list(dict.fromkeys(port for container in pod.containers for port in listened_ports(container)))
     right = each.port if each.port in opened else opened[0] if opened else "PORT"
     listens = names([str(port) for port in opened])
     return finding(
@@ -321,7 +319,7 @@ def _opens(pod: ManifestPod, each: Exposed) -> bool:
     number = int(each.target) if each.target else each.port
     for container in pod.containers:
         said = [word.text for word in container.argv] + [said.value or "" for said in container.env]
-        if number in _ports(container) or any(re.search(rf"(?<!\d){number}(?!\d)", text) for text in said):
+        if number in listened_ports(container) or any(re.search(rf"(?<!\d){number}(?!\d)", text) for text in said):
             return True
         if program(container.argv) is None:  # only its image may know what a sidecar listens on
             return not container.ports or any(port.value == str(number) for port in container.ports)
@@ -335,23 +333,6 @@ def _open_ended(container: Container) -> bool:
     words = [word.text for word in container.argv]
     flags = [(one, other) for one, other in pairwise((*words, "")) if one.startswith("--") and "port" in one]
     return any("$" in word for flag in flags for word in flag)
-
-
-def _ports(container: Container) -> tuple[int, ...]:
-    """The ports an engine or router listens on, by its command line or by default."""
-    started = program(container.argv)
-    if started is None:
-        return tuple(int(said.value) for said in container.ports if said.value and said.value.isdigit())
-    from pdctl.manifests.command_lines import parse  # late: few manifests have a Service
-
-    flags = parse((word.text, "") for word in started.flags)
-    if started.role == "router":
-        usual, released = ROUTERS[started.kind], ROUTERS[RELEASED_ROUTER]
-        port, metrics = usual.port or released.port or HTTP, usual.metrics or released.metrics or 0
-        return (flags.number("port") or port, flags.number("prometheus-port") or metrics)
-    port = flags.number("port") or HTTP
-    bootstrap = flags.number("disaggregation-bootstrap-port") or BOOTSTRAP
-    return (port, bootstrap) if flags.text("disaggregation-mode") == "prefill" else (port,)
 
 
 def unread(servers: Servers) -> Verdict:

@@ -1,21 +1,25 @@
-"""Where engines and routers listen: ports that two want, hosts that cannot be listened on, addresses open to all."""
+"""Where engines and routers listen: ports that two want, hosts that cannot be, loopback, addresses open to all."""
 
 from __future__ import annotations
 
 import ipaddress
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import combinations, count
+from itertools import combinations, count, islice
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import finding
-from pdctl.doctor.static.server_sources import claims, written, written_hosts
-from pdctl.doctor.static.servers import RouterLine
-from pdctl.engines.kinds import router_kind
+from pdctl.doctor.static.server_sources import claims, engines_behind, written, written_hosts
+from pdctl.doctor.static.servers import RouterLine, Server
+from pdctl.engines import numerals
+from pdctl.engines.kinds import EMBEDDED, RELEASED, RELEASED_ROUTER, ROUTERS, router_kind
 from pdctl.engines.sglang.behaviour import WILDCARD_REGISTERS_ITSELF
+from pdctl.engines.sglang.endpoints import DEFAULT_BOOTSTRAP_PORT as BOOTSTRAP
+from pdctl.engines.sglang.endpoints import DEFAULT_PORT as HTTP
 from pdctl.fleet.address import host_and_port
 from pdctl.loopback import is_loopback
+from pdctl.manifests.command_lines import parse, program
 from pdctl.manifests.manifest import SCRIPT
 from pdctl.quick_definitions import NamedTuple
 from pdctl.shell_quoting import pasteable
@@ -24,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pdctl.doctor.check import Finding
-    from pdctl.doctor.static.servers import Server, Servers
+    from pdctl.doctor.static.servers import Servers
+    from pdctl.manifests.manifest import Container, Exposed, ManifestPod
 
 LOOPBACK_HOST = "127.0.0.1"  # sglang's default of --host
 WILDCARD = ("0.0.0.0", "::", "[::]")
@@ -155,10 +160,78 @@ def _bound_by_router(router: RouterLine) -> Iterator[WantedPort]:
 def wildcard(servers: Servers) -> Iterator[Finding]:
     for engine in servers.of("prefill"):
         listens = engine.flags.find("host")
-        old = engine.version is not None and WILDCARD_REGISTERS_ITSELF.holds(engine.version)
-        old = old and not engine.flags.has("dist-init-addr")
-        if old and listens is not None and engine.flags.text("host") in WILDCARD:
+        if _registers_wildcard(engine) and listens is not None and engine.flags.text("host") in WILDCARD:
             yield finding("PD212", engine.name, listens.values[0], "its own address", [listens.evidence])
+
+
+def unreached(servers: Servers) -> Iterator[Finding]:
+    """PD224: what listens on loopback alone is called from outside its pod or host."""
+    released = [one for one in servers.engines if one.engine in (RELEASED, EMBEDDED) and not one.follows]
+    listening: tuple[Server | RouterLine, ...] = (*released, *servers.routers)
+    for server in listening:
+        said, host = server.flags.find("host"), server.flags.text("host")
+        if said is None and isinstance(server, Server) and "host" not in server.mistyped:
+            host = LOOPBACK_HOST
+        if host is None or not is_loopback(host) or server.pod is None or server.container is None:
+            continue
+        here = said.evidence if said is not None else f"{server.pod.at(0)}: no --host, so {LOOPBACK_HOST}"
+        for caller, evidence, address in islice(_callers(servers, server, server.pod, server.container), 1):
+            yield finding("PD224", server.name, host, caller, [here, evidence], host=address)
+
+
+def _callers(
+    servers: Servers, server: Server | RouterLine, pod: ManifestPod, container: Container
+) -> Iterator[tuple[str, str, str]]:
+    """Who calls it from outside, where that is written, and a host to listen on instead."""
+    old = isinstance(server, Server) and server.role == "prefill" and _registers_wildcard(server)
+    wide = "$(POD_IP)" if old else "0.0.0.0"
+    ports = {*listened_ports(container)}
+    for service in servers.manifest.services if servers.manifest is not None else ():
+        for each in service.exposed if pod.carries(service.selector) else ():
+            if _target(each, pod) in ports and not _has_proxy(pod, each):
+                yield f"Service {service.name}", f"{service.file}:{each.line}: Service {service.name}", wide
+    for probe in container.probes:
+        if probe.how != "exec" and not is_loopback(probe.host):
+            name = f"{probe.purpose}Probe"
+            yield f"the kubelet with its {name}", f"{pod.at(probe.line)}: {name}: {probe.how} {probe.target}", wide
+    for router in servers.routers:
+        for listed in (*router.prefills, *router.decodes):
+            host = host_and_port(listed.url)[0]
+            behind = engines_behind(servers, listed.url, router.network)
+            if not is_loopback(host) and any(one is server for one in behind):
+                yield "the router", listed.evidence, host if pod.kind == SCRIPT and is_ip(host) else wide
+
+
+def _target(each: Exposed, pod: ManifestPod) -> int | None:
+    """The number of a Service's targetPort; None if no container declares its name."""
+    named = (said.value for container in pod.containers for said in container.ports if said.name == each.target)
+    return numerals.port(each.target or str(each.port)) or numerals.port(next(named, None))
+
+
+def _has_proxy(pod: ManifestPod, each: Exposed) -> bool:
+    """Whether a container that is neither an engine nor a router may listen on the port in their place."""
+    others = (one for one in pod.containers if program(one.argv) is None)
+    return any(not one.ports or _target(each, pod) in listened_ports(one) for one in others)
+
+
+def _registers_wildcard(engine: Server) -> bool:
+    known = engine.version is not None and WILDCARD_REGISTERS_ITSELF.holds(engine.version)
+    return known and not engine.flags.has("dist-init-addr")
+
+
+def listened_ports(container: Container) -> tuple[int, ...]:
+    """The ports an engine or router listens on, by its command line or by default."""
+    started = program(container.argv)
+    if started is None:
+        return tuple(int(said.value) for said in container.ports if said.value and said.value.isdigit())
+    flags = parse((word.text, "") for word in started.flags)
+    if started.role == "router":
+        usual, released = ROUTERS[started.kind], ROUTERS[RELEASED_ROUTER]
+        port, metrics = usual.port or released.port or HTTP, usual.metrics or released.metrics or 0
+        return (flags.number("port") or port, flags.number("prometheus-port") or metrics)
+    port = flags.number("port") or HTTP
+    bootstrap = flags.number("disaggregation-bootstrap-port") or BOOTSTRAP
+    return (port, bootstrap) if flags.text("disaggregation-mode") == "prefill" else (port,)
 
 
 def router_host(servers: Servers) -> Iterator[Finding]:
@@ -211,5 +284,6 @@ CHECKS = (
     written("PD212", wildcard, embedded=False),
     written("PD218", partial(collisions, code="PD218")),
     written("PD220", router_host),
+    written("PD224", unreached),
     written("PD614", public),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Facts
 from tests.cases import for_each
-from tests.doctor.written import DECODE, ENGINE, LAUNCH_ROUTER, PREFILL, found, pods, script
+from tests.doctor.written import DECODE, ENGINE, LAUNCH_ROUTER, PREFILL, found, manifest, pods, script
 
 REDIS = """---
 apiVersion: apps/v1
@@ -112,3 +112,104 @@ def test_one_port_on_two_addresses_is_no_collision(first: str, second: str, told
     assert bool(found(facts, "PD218")) is told
     shared = script(f"{ENGINE} {PREFILL} {first}", f"{ENGINE} {PREFILL} --port 30001 {second}")
     assert bool(found(shared, "PD204")) is told
+
+
+WIDE = "--host 0.0.0.0"
+PROBE = "readinessProbe: {{httpGet: {{path: /health, port: 30000{}}}}}"
+
+
+@for_each(
+    ("flags", "container", "more", "told"),
+    [
+        ("", "", {}, "Service prefill"),
+        ("--host localhost", "", {}, "Service prefill"),
+        ("--host 127.0.0.1", "", {"ports": "[{port: 80, targetPort: 30000}, {port: 8998}]"}, "Service prefill"),
+        ("", "", {"ports": "[{port: 8998}]"}, "Service prefill"),  # the bootstrap server listens there too
+        ("", "", {"service": ", clusterIP: None"}, "Service prefill"),
+        (WIDE, "", {}, ""),
+        ("--host $(POD_IP)", "", {}, ""),
+        ("--hosst 0.0.0.0", "", {}, ""),  # PD318 says what it means
+        ("", "", {"ports": "[{port: 9100}]", "router": "--prefill http://127.0.0.1:1"}, ""),
+        ("", "", {"selector": "other"}, ""),
+        ("", PROBE.format(""), {"selector": "other"}, "the kubelet with its readinessProbe"),
+        ("", PROBE.format(", host: 127.0.0.1"), {"selector": "other", "spec": "hostNetwork: true"}, ""),
+        ("", PROBE.format(""), {"selector": "other", "spec": "hostNetwork: true"},
+         "the kubelet with its readinessProbe"),
+        ("", "livenessProbe: {exec: {command: [curl, localhost:30000]}}", {"selector": "other"}, ""),
+        (WIDE, PROBE.format(""), {}, ""),
+    ],
+)  # fmt: skip
+def test_a_pod_that_others_call_listens_on_more_than_loopback(
+    flags: str, container: str, more: dict[str, str], told: str
+) -> None:
+    facts = pods(flags, WIDE, container=container, **more)
+    assert [each.expected for each in found(facts, "PD224")] == [told] * bool(told)
+
+
+def test_the_flag_that_is_missing_is_said() -> None:
+    (one,) = found(pods(decode=WIDE), "PD224")
+    assert one.headline == "prefill listens on 127.0.0.1 alone, where Service prefill cannot connect"
+    assert one.fix == "start prefill with --host 0.0.0.0"
+    assert "no --host, so 127.0.0.1" in one.evidence[0]
+    (old,) = found(pods(decode=WIDE, image="lmsysorg/sglang:v0.5.10"), "PD224")
+    assert old.fix == "start prefill with --host '$(POD_IP)'"  # such a release would register 0.0.0.0 (PD212)
+
+
+SIDECAR = """---
+apiVersion: v1
+kind: Pod
+metadata: {{name: p, labels: {{app: p}}}}
+spec:
+  containers:
+    - {{name: engine, image: "i:1", command: [python3, -m, sglang.launch_server, --disaggregation-mode, decode]}}
+    - {{name: proxy, image: "envoy:1"{}}}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: p}}
+spec: {{selector: {{app: p}}, ports: [{{port: 80, targetPort: {}}}]}}
+"""
+
+
+@for_each(
+    ("ports", "target", "told"),
+    [
+        (", ports: [{containerPort: 8080}]", "8080", False),  # the proxy's
+        (", ports: [{containerPort: 8080}]", "30000", True),
+        (", ports: [{containerPort: 30000}]", "30000", False),
+        ("", "30000", False),  # who knows what it listens on
+    ],
+)
+def test_a_proxy_beside_an_engine_reaches_its_loopback(ports: str, target: str, told: bool) -> None:
+    assert bool(found(manifest(SIDECAR.format(ports, target)), "PD224")) is told
+
+
+def test_containers_and_hosts_have_loopbacks_of_their_own() -> None:
+    compose = "services:\n" + "".join(
+        f"  {name}: {{{{image: i, command: {command}{{}}}}}}\n"
+        for name, command in (
+            ("prefill", f"{ENGINE} {PREFILL}"),
+            ("decode", f"{ENGINE} {DECODE}"),
+            ("router", f"{LAUNCH_ROUTER} --prefill http://prefill:30000 8998 --decode http://decode:30001"),
+        )
+    )
+    (both,) = found(manifest(compose.format("", "", "")), "PD224")
+    assert both.headline == "prefill and decode listen on 127.0.0.1 alone, where the router cannot connect"
+    shared = ", network_mode: host"
+    local = compose.replace("//prefill", "//127.0.0.1").replace("//decode", "//localhost")
+    assert not found(manifest(local.format(shared, shared, shared)), "PD224")
+    router = f"{LAUNCH_ROUTER} --pd-disaggregation --prefill http://10.0.0.1:30000 8998 --decode http://h2:30001"
+    apart = script(f"ssh 10.0.0.1 {ENGINE} {PREFILL}", f"ssh h2 {ENGINE} {DECODE}", router)
+    assert [each.fix for each in found(apart, "PD224")] == [
+        "start prefill:30000 with --host 10.0.0.1", "start decode:30001 with --host 0.0.0.0"
+    ]  # fmt: skip
+    assert not found(started("--prefill http://127.0.0.1:30000 8998 --decode http://127.0.0.1:30001"), "PD224")
+
+
+def test_a_router_on_loopback_behind_a_service() -> None:
+    service = "---\nkind: Service\nmetadata: {name: r}\nspec: {selector: {app: router}, ports: [{port: 8000}]}\n"
+    flags = "--prefill http://prefill:30000 8998 --decode http://decode:30000 --port 8000"
+    told = found(pods(WIDE, WIDE, router=f"{flags} --host 127.0.0.1", more=service), "PD224")
+    assert [each.instance for each in told] == ["router"]
+    for host in ("", WIDE):  # the default differs by router
+        assert not found(pods(WIDE, WIDE, router=f"{flags} {host}", more=service), "PD224")
