@@ -96,6 +96,12 @@ class Network:
             affected.update((each, None) for each in here if self._bottleneck[each] == link)
         return self._share_out(now_ns, affected) if affected else []
 
+    def refill(self, now_ns: int, flow: int, size_bytes: int) -> FlowChange:
+        """Let a flow whose bytes have all arrived go on with others, over the same links: no rate changes."""
+        self._left[flow], self._since[flow] = float(size_bytes), now_ns
+        self._version[flow] += 1
+        return FlowChange(now_ns + _duration_ns(size_bytes, self._rate[flow]), flow, self._version[flow])
+
     def is_current(self, flow: int, version: int) -> bool:
         """Whether nothing has changed for the flow since it got `version`."""
         return self._version[flow] == version
