@@ -18,10 +18,16 @@ import pytest
 
 from tests import plain_http
 from tests.engine.frontend import checkpoint
+from tests.forks import Fork
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 ECHO = "tests.engine.frontend.serve"  # the real server process over ranks that echo
+# What every one of them imports.
+NEEDS = (
+    "pdctl.engine.__main__", "pdctl.engine.frontend.http_process", "pdctl.engine.cluster.node_follower",
+    "uvicorn.loops.auto",
+)  # fmt: skip
 READY = "The server is fired up and ready to roll!"
 PATIENCE = 90.0  # seconds; a busy machine is slow, never this slow
 
@@ -37,36 +43,33 @@ class Engine:
         module: str = ECHO,
         before: tuple[str, ...] = (),
     ) -> None:
-        """`before`: a command that ends by running the one that follows it."""
+        """`before`: a command that ends by running the one that follows it.
+
+        What echoes is forked, unless `before` has to run it.
+        """
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.lines: list[str] = []
         self._ended = False
         self._more = threading.Condition()
-        self.process = subprocess.Popen(
-            [
-                *before,
-                sys.executable,
-                "-m",
-                module,
-                "--model-path",
-                str(model),
-                "--port",
-                str(self.port),
-                *flags,
-            ],
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, **(env or {})},
-        )
+        argv = ["--model-path", str(model), "--port", str(self.port), *flags]
+        given = {**os.environ, **(env or {})}
+        read, write = os.pipe()
+        self._stderr = open(read, encoding="utf-8")  # noqa: SIM115 - read to its end by a thread
+        self.process: subprocess.Popen[bytes] | Fork
+        if module == ECHO and not before:
+            with open(os.devnull, "wb") as nowhere:
+                self.process = Fork(module, argv, given, NEEDS, nowhere.fileno(), write)
+        else:
+            command = [*before, sys.executable, "-m", module, *argv]
+            self.process = subprocess.Popen(command, stderr=write, cwd=ROOT, env=given)
+        os.close(write)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self.client = plain_http.Client(base_url=self.url, timeout=PATIENCE)
 
     def _read(self) -> None:
-        assert self.process.stderr is not None
-        with self.process.stderr as stderr:
+        with self._stderr as stderr:
             for line in stderr:
                 with self._more:
                     self.lines.append(line.rstrip("\n"))

@@ -9,7 +9,7 @@ from tests.cases import for_each
 from tests.engine.frontend.byte_tokens import ids_of
 from tests.engine.frontend.conftest import Engine, events
 
-SLOW = {"sampling_seed": 5}  # milliseconds a token takes in the echo rank
+SLOW = {"sampling_seed": 25}  # milliseconds a token takes in the echo rank
 
 
 def generate(engine: Engine, **body: object) -> httpx.Response:

@@ -14,7 +14,7 @@ from tests.engine.frontend.conftest import Engine, events
 if TYPE_CHECKING:
     import openai
 
-SLOW = 5  # the echo rank's milliseconds for a token travel as the seed
+SLOW = 25  # the echo rank's milliseconds for a token travel as the seed
 
 
 @pytest.fixture(scope="module")
