@@ -20,6 +20,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -76,6 +77,22 @@ class Fork:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+def run_fork(
+    module: str, argv: Sequence[str], env: Mapping[str, str], needs: Sequence[str], timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """As subprocess.run does, with the output captured as text."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = Fork(module, argv, env, needs, out.fileno(), err.fileno())
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        for stream in (out, err):
+            stream.seek(0)
+        return subprocess.CompletedProcess([module, *argv], code, out.read().decode(), err.read().decode())
 
 
 class _Server:

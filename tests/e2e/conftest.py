@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,11 +15,14 @@ from typing import Any
 import httpx
 import pytest
 
+from pdctl.cli.app import VERBS as NAMED
 from tests import plain_http
+from tests.forks import run_fork
 from tests.ports import free_block
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "pdctl" / "checkpoints" / "tiny"
+VERBS = ("pdctl.cli.exits", *(verb.module.partition(":")[0] for verb in NAMED))  # what `pdctl` imports
 
 
 def wait_for(what: str, check: Any, seconds: float = 90.0) -> Any:
@@ -45,9 +47,7 @@ class Deployment:
 
     def pdctl(self, *argv: str, check: bool = True, timeout: float = 240) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "PDCTL_HOME": str(self.home)}
-        done = subprocess.run(
-            [sys.executable, "-m", "pdctl", *argv], env=env, capture_output=True, text=True, timeout=timeout, cwd=ROOT
-        )
+        done = run_fork("pdctl", argv, env, VERBS, timeout)
         if check and done.returncode:
             raise AssertionError(f"pdctl {' '.join(argv)} → {done.returncode}\n{done.stdout}\n{done.stderr}")
         return done
@@ -91,18 +91,3 @@ def two_prefills(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deploymen
     deployment = start(tmp_path_factory.mktemp("state"), "e2e", "topologies/2p1d.yaml", 2, *words)
     yield deployment
     deployment.pdctl("down", "e2e")
-
-
-@pytest.fixture(scope="session")
-def unified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The same engine without disaggregation: the reference every answer is compared with."""
-    port = free_block(1)
-    log = (tmp_path_factory.mktemp("unified") / "engine.log").open("w")
-    command = [sys.executable, "-m", "pdctl.engine", "--model-path", str(TINY), "--port", str(port)]
-    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT)
-    url = f"http://127.0.0.1:{port}"
-    wait_for("unified engine", lambda: plain_http.get(f"{url}/health", timeout=5).status_code == 200, 180)
-    yield url
-    process.terminate()
-    assert process.wait(30) in (0, -15)
-    log.close()

@@ -19,7 +19,7 @@ from tests import plain_http
 from tests.e2e.conftest import ROOT, Deployment, wait_for
 from tests.ports import free_block
 
-CLIENTS = 16
+CLIENTS = 8
 BEFORE, AFTER = 2 * CLIENTS, 10 * CLIENTS  # requests that have ended when a process dies, and from then on
 # No client may wait longer than this for an answer or an error, whichever process dies.
 DEADLINE = 60.0
@@ -32,7 +32,7 @@ async def load(url: str, over: asyncio.Event, outcomes: Counter[str]) -> None:
 
         async def one(number: int) -> None:
             body = {
-                "input_ids": [5 + number % 90] * (20 + 9 * number),
+                "input_ids": [5 + number % 90] * (20 + 18 * number),
                 "sampling_params": {"temperature": 0, "max_new_tokens": 24, "ignore_eos": True},
             }
             while not over.is_set():

@@ -52,7 +52,7 @@ class Incident:
     ends: a process and what its log says when the incident is over, where that comes after the answer.
     heavy: played with `-m heavy` alone; what plays it is also tested by itself (tests/router/test_rehearsal.py,
     test_rehearsal.py, test_faults.py and test_shaped.py below tests/engine), a decode is killed by test_deaths.py, and
-    recorded runs of it are read (data/rooms/pdctl-*).
+    recorded runs of it are read (data/rooms/pdctl-*); unlike pages shake hands in tests/engine/kv_link/test_pairs.py.
     """
 
     name: str
@@ -85,6 +85,7 @@ INCIDENTS = (
         sets=lambda p: (BOOTSTRAP,),
         dies="decode-0",
         ends=("prefill-0", "KVPoll.Bootstrapping"),
+        heavy=True,
     ),
     Incident("slow-transfer", "PD412", heavy=True),
 )

@@ -1,4 +1,4 @@
-"""2P1D through our router: the answers are those of one engine, whichever way the KV cache travelled."""
+"""2P1D through our router: the answers are those of one rank, whichever way the KV cache travelled."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ import pytest
 from tests import plain_http
 from tests.cases import for_each
 from tests.e2e.conftest import TINY, Deployment, wait_for
-from tests.e2e.greedy import answers, prompts
+from tests.e2e.greedy import alone, answers, prompts
 
 PROMPTS = 300
 Reference = Callable[[int], list[tuple[list[int], list[int]]]]
 
 
 @pytest.fixture(scope="module")
-def reference(unified: str) -> Reference:
-    """The first so many prompts, each with what one engine answers."""
+def reference() -> Reference:
+    """The first so many prompts, each with what one rank answers."""
     inputs = prompts(PROMPTS, int(json.loads((TINY / "config.json").read_text())["vocab_size"]))
     known: list[tuple[list[int], list[int]]] = []
 
     def first(count: int) -> list[tuple[list[int], list[int]]]:
         more = inputs[len(known) : count]
         if more:
-            expected, _ = asyncio.run(answers(unified, more, 32))
-            known.extend(zip(more, expected, strict=True))
+            known.extend(zip(more, alone(TINY, more), strict=True))
         return known[:count]
 
     return first
@@ -37,7 +36,7 @@ def reference(unified: str) -> Reference:
 @pytest.mark.parametrize(
     ("count", "concurrency"), [(60, 32), (20, 1), pytest.param(PROMPTS, 32, marks=pytest.mark.heavy)]
 )
-def test_every_greedy_answer_equals_the_unified_engine(
+def test_every_greedy_answer_equals_one_ranks(
     two_prefills: Deployment, reference: Reference, count: int, concurrency: int
 ) -> None:
     """One at a time every length at an edge is among the prompts, too."""

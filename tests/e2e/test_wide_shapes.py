@@ -15,7 +15,7 @@ import pytest
 from pdctl.engines.pdctl.engine_lines import ROWS
 from tests import plain_http
 from tests.e2e.conftest import ROOT, Deployment, wait_for
-from tests.e2e.greedy import answers, prompts
+from tests.e2e.greedy import alone, answers, prompts
 from tests.ports import free_block
 
 MOE = ROOT / "pdctl" / "checkpoints" / "tiny-moe"
@@ -60,25 +60,6 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     yield from launched(tmp_path_factory.mktemp("wide"), "topologies/tp16dp8-two-nodes.yaml", "wide", 2)
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One rank with the same checkpoint: the reference."""
-    port = free_block(1)
-    log = (tmp_path_factory.mktemp("alone") / "engine.log").open("w")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pdctl.engine", "--model-path", str(MOE), "--port", str(port), "--num-threads", "1"],
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        cwd=ROOT,
-    )
-    url = f"http://127.0.0.1:{port}"
-    wait_for("unified engine", lambda: plain_http.get(f"{url}/health", timeout=5).status_code == 200, 120)
-    yield url
-    process.terminate()
-    process.wait(30)
-    log.close()
-
-
 def planned(deployment: Deployment, topology: str) -> dict[str, list[dict[str, object]]]:
     document = json.loads(deployment.pdctl("plan", topology, "-o", "json").stdout)
     return {one["name"]: one["ranks"] for one in document["instances"]}
@@ -116,9 +97,9 @@ def compare(deployment: Deployment, topology: str, ranks: dict[str, int]) -> Non
         assert log[name] == want, name
 
 
-def same_answers(deployment: Deployment, alone: str, count: int) -> None:
+def same_answers(deployment: Deployment, count: int) -> None:
     inputs = prompts(count, 1280)
-    expected, _ = asyncio.run(answers(alone, inputs, 8))
+    expected = alone(MOE, inputs)
     got, _ = asyncio.run(answers(deployment.router, inputs, 8))
     different = [(len(ids), a, b) for ids, a, b in zip(inputs, expected, got, strict=True) if a != b]
     assert not different, f"{len(different)} of {count} answers differ: {different[:3]}"
@@ -129,8 +110,8 @@ def test_two_nodes_are_what_the_plan_says(small: Deployment) -> None:
     compare(small, str(small.home / "small.yaml"), {"prefill-0": 2, "decode-0": 1})
 
 
-def test_two_nodes_answer_like_one_rank(small: Deployment, alone: str) -> None:
-    same_answers(small, alone, 12)
+def test_two_nodes_answer_like_one_rank(small: Deployment) -> None:
+    same_answers(small, 12)
 
 
 @pytest.mark.heavy
@@ -141,8 +122,8 @@ def test_sixteen_ranks_are_what_the_plan_says(wide: Deployment) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.timeout(900)
-def test_sixteen_ranks_answer_like_one(wide: Deployment, alone: str) -> None:
-    same_answers(wide, alone, 60)
+def test_sixteen_ranks_answer_like_one(wide: Deployment) -> None:
+    same_answers(wide, 60)
 
 
 @pytest.mark.heavy
@@ -156,7 +137,7 @@ def test_sixteen_ranks_answer_like_one(wide: Deployment, alone: str) -> None:
         "--tp-size 2 --dp-size 2 --load-balance-method total_requests",
     ],
 )
-def test_a_unified_engine_of_any_shape_answers_like_one_rank(alone: str, shape: str, tmp_path: Path) -> None:
+def test_a_unified_engine_of_any_shape_answers_like_one_rank(shape: str, tmp_path: Path) -> None:
     port = free_block(1)
     words = ["--model-path", str(MOE), "--port", str(port), "--num-threads", "1", "--max-total-tokens", "8192"]
     with (tmp_path / "engine.log").open("w") as log:
@@ -170,9 +151,8 @@ def test_a_unified_engine_of_any_shape_answers_like_one_rank(alone: str, shape: 
             url = f"http://127.0.0.1:{port}"
             wait_for("engine", lambda: plain_http.get(f"{url}/health", timeout=30).status_code == 200, 300)
             inputs = prompts(40, 1280)
-            expected, _ = asyncio.run(answers(alone, inputs, 8))
             got, _ = asyncio.run(answers(url, inputs, 8))
-            assert got == expected
+            assert got == alone(MOE, inputs)
         finally:
             process.terminate()
             assert process.wait(60) == 0
