@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 REPEATS = 5  # prompts of each length; their median counts
-DECODE_TOKENS = 48  # tokens of each room of a decode measurement
+DECODE_TOKENS = 48  # tokens that each room generates beside the others
 SMALLEST_TOKEN = 8  # ids below are special in most vocabularies
 IDLE = "send nothing else meanwhile, and try again"
 
@@ -34,7 +34,7 @@ class CalibrationTarget(NamedTuple):
     decodes: int
     vocabulary: int  # token ids from SMALLEST_TOKEN up to this are sent
     context_tokens: int  # of the shortest of its engines
-    decode_rooms: int  # that one decode runs at once
+    decode_rooms: int  # so many at once on each decode, at most
     key: str = ""
     answer_within_s: float = 120.0
 
@@ -86,14 +86,26 @@ def measure(target: CalibrationTarget, seed: int, tell: Callable[[str], None]) -
         if steps:
             prefill_steps.append(StepSample(1, length, median(steps)))
         first_tokens.append(StepSample(1, length, median(waits)))
-    decode_steps = []
-    for length in (16, _lengths(target.context_tokens - DECODE_TOKENS)[-1]):
+    return Measurements(tuple(prefill_steps), _decode_steps(target, rng, first_tokens, tell), tuple(first_tokens))
+
+
+def _decode_steps(
+    target: CalibrationTarget, rng: random.Random, first_tokens: Sequence[StepSample], tell: Callable[[str], None]
+) -> tuple[StepSample, ...]:
+    """Rooms in powers of two, of short prompts and of long ones; each generates until the last of them has joined."""
+    found: list[StepSample] = []
+    for prompt in (first_tokens[0], first_tokens[-3]):
         for rooms in _powers(target.decode_rooms):
-            tell(f"decode: {rooms} rooms of {length} tokens")
-            asked = [_request(rng, target, length, DECODE_TOKENS) for _ in range(rooms * target.decodes)]
-            if (sample := _decode_sample(_answers(target, asked), rooms, length)) is not None:
-                decode_steps.append(sample)
-    return Measurements(tuple(prefill_steps), tuple(decode_steps), tuple(first_tokens))
+            asked = rooms * target.decodes
+            step = min((one.seconds for one in found), default=prompt.seconds / 4)
+            joining = prompt.seconds * asked / len(target.prefills) / step
+            length = int(prompt.tokens)
+            tokens = min(DECODE_TOKENS + int(1.5 * joining), target.context_tokens - length - 1)
+            tell(f"decode: {rooms} rooms of {length} tokens, {tokens} tokens each")
+            answers = _answers(target, [_request(rng, target, length, tokens) for _ in range(asked)])
+            if (sample := _decode_sample(answers, rooms, length)) is not None:
+                found.append(sample)
+    return tuple(found)
 
 
 def fit_costs(measured: Measurements, kv_bytes_per_token: int) -> FittedCosts:
@@ -196,14 +208,14 @@ def _decode_sample(answers: Sequence[TimedAnswer], rooms: int, length: int) -> S
     """What a step takes while all rooms run; None if they never did for long enough to tell."""
     all_from = max(answer.token_s[1] for answer in answers)
     all_until = min(answer.token_s[-1] for answer in answers)
-    each = []
+    steps, lengths = [], []
     for answer in answers:
         within = [at for at in answer.token_s if all_from <= at <= all_until]
-        if len(within) > DECODE_TOKENS // 4:
-            each.append((within[-1] - within[0]) / (len(within) - 1))
-    if len(each) < len(answers):
-        return None
-    return StepSample(rooms, rooms * (length + DECODE_TOKENS / 2), median(each))
+        if len(within) < DECODE_TOKENS // 4:
+            return None
+        steps.append((within[-1] - within[0]) / (len(within) - 1))
+        lengths.append(length + answer.token_s.index(within[0]) + len(within) / 2)
+    return StepSample(rooms, rooms * sum(lengths) / len(lengths), median(steps))
 
 
 def _prefill_counters(target: CalibrationTarget) -> tuple[int, float] | None:
