@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pdctl.errors import PdctlError
-from pdctl.simulation.calibration import Measurements, StepSample, fit_costs, fit_non_negative
+from pdctl.simulation.cost_fit import Measurements, StepSample, fit_costs, fit_non_negative
 from tests.cases import for_each
 
 A, B, C = 0.004, 3e-5, 2e-9
