@@ -19,7 +19,7 @@ from pdctl.layout import model_config
 from pdctl.layout.gpu_memory import copy_bytes, kv_bytes_per_token, kv_itemsize
 from pdctl.policy.observation import SMALLEST
 from pdctl.quick_definitions import NamedTuple
-from pdctl.simulation.cost_fit import IDLE, Measurements, StepSample, fit_costs
+from pdctl.simulation.cost_fit import IDLE, Measurements, PromptSample, StepSample, fit_costs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -81,7 +81,8 @@ def calibrate(target: CalibrationTarget, base: CostProfile, seed: int, tell: Cal
     }
     context = min(prefill.context_tokens, decode.context_tokens, LONGEST)
     driver = _Driver(target, model.vocab, context, random.Random(f"{seed}/calibration"))
-    found = fit_costs(_measure(driver, min(MOST_ROOMS, decode.running_rooms), tell), sizes["kv_bytes_per_token"])
+    measured = _measure(driver, prefill.step_tokens, min(MOST_ROOMS, decode.running_rooms), tell)
+    found = fit_costs(measured, sizes["kv_bytes_per_token"])
     costs = {name: max(value, SMALLEST) if name == "decode_step_s" else value for name, value in found.costs.items()}
     # The time of a hand-over that is not its bytes is part of request_s.
     profile = replace(base, **sizes, **costs, handover_s=0.0)  # type: ignore[arg-type]  # costs are of its float fields
@@ -177,8 +178,8 @@ class _Driver:
         return tokens, micros / 1e6
 
 
-def _measure(driver: _Driver, decode_rooms: int, tell: Callable[[str], None]) -> Measurements:
-    prefill_steps, first_tokens = [], []
+def _measure(driver: _Driver, step_tokens: int, decode_rooms: int, tell: Callable[[str], None]) -> Measurements:
+    prompts, first_tokens = [], []
     driver.ask(2 * len(driver.target.prefills), 16, 4)  # connections and caches
     for length in _lengths(driver.context_tokens - 2):
         tell(f"prefill: {REPEATS} prompts of {length} tokens")
@@ -196,10 +197,10 @@ def _measure(driver: _Driver, decode_rooms: int, tell: Callable[[str], None]) ->
             what = f"prompts of {length} tokens were sent, and the prefills computed {computed} at a time"
             raise PdctlError(f"{driver.target.router}: {what}", IDLE)
         if steps:
-            prefill_steps.append(StepSample(1, length, median(steps)))
+            prompts.append(PromptSample.of(length, step_tokens, median(steps)))
         first_tokens.append(StepSample(1, length, median(waits)))
     decode_steps = _measure_decode(driver, decode_rooms, first_tokens, tell)
-    return Measurements(tuple(prefill_steps), decode_steps, tuple(first_tokens))
+    return Measurements(tuple(prompts), decode_steps, tuple(first_tokens))
 
 
 def _measure_decode(

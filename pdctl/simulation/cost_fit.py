@@ -15,15 +15,31 @@ IDLE = "send nothing else to the deployment meanwhile, and try again"
 
 
 class StepSample(NamedTuple):
-    """One measured step: `rooms` of it, tokens computed (prefill) or tokens of KV cache of all rooms (decode)."""
+    """A measured time: of a decode step with so many rooms and tokens of KV cache, or of one prompt's first token."""
 
     rooms: int
     tokens: float
     seconds: float
 
 
+class PromptSample(NamedTuple):
+    """The measured passes of one prompt. `pairs`: Σ over its passes of tokens computed × tokens these attend to."""
+
+    passes: int
+    tokens: int
+    pairs: int
+    seconds: float
+
+    @classmethod
+    def of(cls, tokens: int, step_tokens: int, seconds: float) -> PromptSample:
+        """A prompt that is computed `step_tokens` at a time."""
+        ends = [min(tokens, begin + step_tokens) for begin in range(0, tokens, step_tokens)]
+        pairs = sum((end - begin) * end for begin, end in zip((0, *ends), ends, strict=False))
+        return cls(len(ends), tokens, pairs, seconds)
+
+
 class Measurements(NamedTuple):
-    prefill_steps: tuple[StepSample, ...]  # () if the engines count no busy time
+    prompts: tuple[PromptSample, ...]  # () if the engines count no busy time
     decode_steps: tuple[StepSample, ...]
     first_tokens: tuple[StepSample, ...]  # `seconds`: TTFT as a client sees it
 
@@ -43,15 +59,15 @@ def fit_costs(measured: Measurements, kv_bytes_per_token: int) -> FittedCosts:
     costs: dict[str, float] = {}
     error: dict[str, float] = {}
     rows: list[tuple[tuple[float, ...], float]]
-    if measured.prefill_steps:
-        rows = [((1.0, one.tokens, one.tokens**2), one.seconds) for one in measured.prefill_steps]
+    if measured.prompts:
+        rows = [((one.passes, one.tokens, one.pairs), one.seconds) for one in measured.prompts]
         found, error["prefill"] = fit_non_negative(rows)
         costs |= dict(zip(("prefill_step_s", "prefill_token_s", "prefill_square_s"), found, strict=True))
     rows = [((1.0, float(one.rooms), one.tokens), one.seconds) for one in measured.decode_steps]
     found, error["decode"] = fit_non_negative(rows)
     costs |= dict(zip(("decode_step_s", "decode_room_s", "decode_token_s"), found, strict=True))
-    # What is left of TTFT after the prefill step: a constant for each request, and its bytes.
-    steps = {one.tokens: one.seconds for one in measured.prefill_steps}
+    # What is left of TTFT after the passes: a constant for each request, and its bytes.
+    steps = {float(one.tokens): one.seconds for one in measured.prompts}
     beside = [(one.tokens, one.seconds - steps.get(one.tokens, 0.0)) for one in measured.first_tokens]
     rows = [((1.0, tokens), max(left, 1e-6)) for tokens, left in beside]
     (constant, each_token), error["ttft"] = fit_non_negative(rows)
