@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MOST_REQUESTS = 10**7  # made in half a minute
 LONGEST = 30 * 86_400.0  # seconds of a trace
 BLOCK_TOKENS = 512  # of a prefix block, as in Mooncake's traces
-WAVE_KNOTS = 48  # of one period: straight lines between them are at most 0.22 % of the wave's height away from it
+WAVE_KNOTS = 48  # of one period: straight lines between them are at most 0.11 % of the wave's height away from it
 
 
 class TraceParameter(NamedTuple):

@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import re
 import shlex
 import zlib
 from datetime import date
 from decimal import Decimal
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -33,6 +35,7 @@ MOST_BYTES = 16 << 30  # of a file, unpacked
 LONGEST_LINE = 4 << 20  # bytes: a prompt of 10⁷ tokens in blocks of 16 has 625,000 prefix blocks
 LONGEST_TRACE = 3660 * 86_400 * 10**9  # ns
 PIECE = 1 << 20  # bytes unpacked at a time
+LONGEST_COUNT = len(str(MOST_TOKENS))  # digits
 QUOTED = 40  # characters of a wrong value that an error repeats, and more than a number has
 BLOCK_TOKENS = 512  # of a prefix block in Mooncake's traces
 OTHER_BLOCK_TOKENS = (16, 32, 64, 128, 256, 1024, 2048)  # in those of others; of Bailian: 16
@@ -101,9 +104,8 @@ PACKED = {
 GZIP = b"\x1f\x8b"
 FORMS = "docs/simulate.md lists the formats; the header or the first object tells which one a file has"
 
-_DATE = compile_late(
-    r"(\d{4}-\d\d-\d\d)[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,12}))?(?:Z|([+-])(\d\d):?(\d\d))?", flags=256
-)  # re.ASCII
+_SECOND = compile_late(r"(\d{4}-\d\d-\d\d)[ T]([01]\d|2[0-3]):([0-5]\d):([0-5]\d)", re.ASCII)
+_REST = compile_late(r"(?:\.(\d{1,12}))?(?:Z|([+-])(\d\d):?(\d\d))?", re.ASCII)  # of a date
 
 
 def read_request_trace(path: str | Path, *, skip_bad_rows: bool = False, limit: int | None = None) -> RequestTrace:
@@ -157,13 +159,14 @@ class _TraceReader:
                     raise BadRow("it is more than ten years from the first request")
                 if blocks:
                     self._rule_out(prompt, len(blocks))
+                    if self.requests.block_count + len(blocks) > MOST_BLOCKS:
+                        raise UsageError(f"{self.path} has more than {MOST_BLOCKS:,} prefix blocks", cut(self.path))
             except BadRow as bad:
                 self._skip(number, bad)
                 continue
             self.requests.append(time_ns - begin, prompt, answer, blocks)
-            if self.requests.block_count > MOST_BLOCKS:
-                raise UsageError(f"{self.path} has more than {MOST_BLOCKS:,} prefix blocks", cut(self.path))
-            if len(self.requests) >= limit:
+            limit -= 1
+            if not limit:
                 break
 
     def _csv_rows(self, number: int, header: bytes) -> _CsvRows:
@@ -184,18 +187,18 @@ class _TraceReader:
         if header.lstrip().startswith(b"["):
             raise UsageError(
                 f"{self.path}:{number}: a JSON array, expected one object on each line",
-                f"jq -c '.[]' {self.path} > trace.jsonl",
+                f"jq -c '.[]' {shlex.quote(self.path)} > trace.jsonl",
             )
         raise UsageError(f"{self.path}:{number}: no header of a trace: {_quote(header.decode('utf-8'))}", FORMS)
 
     def _rule_out(self, prompt: int, blocks: int) -> None:
         """Keep the block sizes with which so many blocks cover the prompt, or all of it but a part of a block."""
-        if blocks == -(-prompt // self.block_tokens[0]):  # as nearly always
+        if len(self.block_tokens) == 1 and blocks == -(-prompt // self.block_tokens[0]):  # as nearly always
             return
         left = [size for size in self.block_tokens if blocks in (prompt // size, -(-prompt // size))]
         if not left:
-            size = self.block_tokens[0] if len(self.block_tokens) == 1 else "any size from 16 to 2,048"
-            raise BadRow(f"{blocks:,} hash_ids do not fit a prompt of {prompt:,} tokens in blocks of {size} tokens")
+            sizes = " or ".join(map(str, self.block_tokens))
+            raise BadRow(f"{blocks:,} hash_ids do not fit a prompt of {prompt:,} tokens in blocks of {sizes} tokens")
         self.block_tokens = left
 
     def _skip(self, number: int, bad: BadRow) -> None:
@@ -220,7 +223,8 @@ class _CsvRows:
         cells = _cells(_text(line))
         if len(cells) != self._width:
             raise BadRow(f"{len(cells)} cells, expected {self._width} as in the header")
-        time, prompt, answer = (cells[at].strip() for at in self._at)
+        first, second, third = self._at
+        time, prompt, answer = cells[first].strip(), cells[second].strip(), cells[third].strip()
         if (time_ns := self._clock.read(time)) < 0:
             raise BadRow(f"`{self._names[0]}` is {_quote(time)}, expected {self._clock.wanted}")
         return time_ns, _written_tokens(prompt, self._names[1]), _written_tokens(answer, self._names[2]), ()
@@ -240,10 +244,11 @@ class _JsonRows:
 
     def __init__(self) -> None:
         self._form: TraceFormat | None = None
+        self._decoder = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant)
 
     def parse(self, line: bytes) -> Row:
         try:
-            row = json.loads(_text(line), parse_float=Decimal, parse_constant=_refuse_constant)
+            row = self._decoder.decode(_text(line))
         except json.JSONDecodeError as error:
             raise BadRow(f"no JSON: {error.msg.lower()} at column {error.colno}") from None
         except BadRow:
@@ -283,14 +288,18 @@ def _tokens(value: object, name: str) -> int:
 def _block_ids(value: object) -> Sequence[int]:
     if value is None:
         return ()
-    if isinstance(value, list) and all(type(one) is int and 0 <= one < 1 << 64 for one in value):
+    if (
+        isinstance(value, list)
+        and set(map(type, value)) <= {int}
+        and (not value or (min(value) >= 0 and max(value) < 1 << 64))
+    ):
         return value
     raise BadRow(f"`hash_ids` is {_quote(value)}, expected a list of whole numbers from 0 to 2⁶⁴ − 1")
 
 
 def _written_tokens(text: str, name: str) -> int:
-    digits = text.removesuffix(".0")  # of a column that pandas took for floats
-    if len(digits) <= len(str(MOST_TOKENS)) and digits.isascii() and digits.isdigit():
+    digits = text if text.isdigit() else text.removesuffix(".0")  # of a column that pandas took for floats
+    if digits.isdigit() and len(digits) <= LONGEST_COUNT and digits.isascii():
         return _tokens(int(digits), name)
     raise BadRow(f"`{name}` is {_quote(text)}, expected a whole number from 1 to {MOST_TOKENS:,}")
 
@@ -327,19 +336,29 @@ def _written_ns(text: str, places: int) -> int:
 
 def _date_ns(text: str) -> int:
     """From the year 1, in UTC; a date without a zone is one in UTC."""
-    found = _DATE.fullmatch(text)
+    begin = _second_ns(text[:19])
+    rest = _REST.fullmatch(text, 19) if begin >= 0 else None
+    if rest is None:
+        return -1
+    decimals, sign, hours, minutes = rest.groups()
+    if decimals:
+        begin += int(decimals[:9].ljust(9, "0"))
+    if sign:
+        ahead = (int(hours) * 60 + int(minutes)) * 60 * 10**9
+        begin -= ahead if sign == "+" else -ahead
+    return begin
+
+
+@lru_cache(maxsize=1024)  # requests of one second follow each other
+def _second_ns(text: str) -> int:
+    found = _SECOND.fullmatch(text)
     if found is None:
         return -1
-    day, hour, minute, second, decimals, sign, zone_hour, zone_minute = found.groups()
     try:
-        days = date.fromisoformat(day).toordinal()
+        days = date.fromisoformat(found[1]).toordinal()
     except ValueError:
         return -1
-    if hour > "23" or minute > "59" or second > "59":
-        return -1
-    ahead = (int(zone_hour) * 3600 + int(zone_minute) * 60) * (1 if sign == "+" else -1) if sign else 0
-    seconds = days * 86_400 + int(hour) * 3600 + int(minute) * 60 + int(second) - ahead
-    return seconds * 10**9 + int((decimals or "")[:9].ljust(9, "0"))
+    return (((days * 24 + int(found[2])) * 60 + int(found[3])) * 60 + int(found[4])) * 10**9
 
 
 CLOCKS = {

@@ -198,7 +198,8 @@ BROKEN: list[tuple[bytes, str]] = [
     ),
     (
         MOON.replace(b"[0, 1]", b"[0, 1, 2, 3, 4, 5, 6]"),
-        "{}:1: 7 hash_ids do not fit a prompt of 600 tokens in blocks of any size from 16 to 2,048 tokens",
+        "{}:1: 7 hash_ids do not fit a prompt of 600 tokens in blocks of 512 or 16 or 32 or 64 or 128 or 256 or "
+        "1024 or 2048 tokens",
     ),
 ]  # fmt: skip
 
@@ -316,6 +317,18 @@ def test_the_size_of_prefix_blocks_follows_from_prompts_and_their_blocks(tokens:
                 for n in (5000, 40, 7777, 123_456)]  # fmt: skip
         reader.read(iter([json.dumps(row).encode() for row in rows]), 100)
         assert reader.block_tokens[0] == tokens
+
+
+def test_one_wrong_row_does_not_change_the_size_of_prefix_blocks(tmp_path: Path) -> None:
+    """38 blocks of 16 tokens would fit its prompt, but the row before it has larger ones."""
+    wrong = MOON.replace(b"[0, 1]", json.dumps(list(range(38))).encode())
+    path = written(tmp_path, MOON + wrong + MOON)
+    with pytest.raises(
+        UsageError, match=r":2: 38 hash_ids do not fit a prompt of 600 tokens in blocks of 512 or 256 t"
+    ):
+        read_request_trace(path)
+    trace = read_request_trace(path, skip_bad_rows=True)
+    assert (trace.prefix_block_tokens, trace.skipped, len(trace.requests)) == (512, 1, 2)
 
 
 @given(
