@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import signal
 import sys
+import time
+from datetime import datetime, timezone
 from enum import Enum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pdctl import user_files
-from pdctl.cli.parameters import option
-from pdctl.errors import UsageError
+from pdctl.cli.exits import reraise
+from pdctl.cli.parameters import argument, option
+from pdctl.errors import ExitCode, StorageError, UsageError
 from pdctl.policy import ScalingPolicyName, decide, read_input
 from pdctl.render import role_changes as view
 from pdctl.render import term
 from pdctl.render.term import as_json
+from pdctl.units import flag_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pdctl.autoscale.advice import AdviceSettings, FleetRecord
+    from pdctl.autoscale.fleet_watch import FleetWatch
 
 LARGEST = 64 << 20  # bytes of an observation and its history
+LARGEST_SETTINGS = 1 << 20  # bytes
+SHORTEST = 0.1  # seconds between two looks
 STDIN = "-"
 
 
 class DecisionForm(str, Enum):
     TEXT = "text"
     JSON = "json"
+
+
+class AdviceForm(str, Enum):
+    TEXT = "text"
+    JSONL = "jsonl"
 
 
 Output = Annotated[DecisionForm, option("--output", "-o", help="Form of the answer.")]
@@ -40,12 +61,73 @@ def explain(
     pdctl autoscale explain --policy kpa --observation fleet.json -o json
     """
     name = "<stdin>" if observation == STDIN else observation
-    given = read_input(_bytes(observation, name), name, policy)
+    given = read_input(_bytes(observation, name, "--observation", LARGEST), name, policy)
     decision = decide(policy, given)
     if output is DecisionForm.JSON:
         term.out().write(as_json(decision.document()))
     else:
         view.decision(decision, given.history[-1], term.out())
+
+
+Topologies = argument(metavar="[TOPOLOGY]...", help="Topology file or name, whose deployment runs.")
+
+
+def advise(
+    topologies: Annotated[list[str] | None, Topologies] = None,
+    run: Annotated[str | None, option("--run", metavar="RUN", help="A run of `pdctl launch`.")] = None,
+    router: Annotated[str | None, option(metavar="URL", help="A router; its workers are the fleet.")] = None,
+    prefills: Annotated[
+        list[str] | None, option("--prefill", metavar="URL[,PORT]", help="A prefill server; repeatable.")
+    ] = None,
+    decodes: Annotated[list[str] | None, option("--decode", metavar="URL", help="A decode server; repeatable.")] = None,
+    policy: Annotated[str, option("--policy", metavar="NAME,…", help="Those to ask; all if not given.")] = "",
+    settings: Annotated[
+        str | None, option("--settings", metavar="FILE", help="Limits, and settings of policies, as JSON.")
+    ] = None,
+    interval: Annotated[str, option(metavar="TIME", help="From look to look.")] = "5s",
+    count: Annotated[int | None, option("--count", min=1, help="Looks; until Ctrl-C if not given.")] = None,
+    timeout: Annotated[str, option(metavar="TIME", help="For one look; who has not answered by then is named.")] = "2s",
+    record: Annotated[str | None, option(metavar="FILE", help="Keep what was observed in a new file.")] = None,
+    replay: Annotated[str | None, option(metavar="FILE", help="Decide again by a record; contact nobody.")] = None,
+    key_env: Annotated[str, option(metavar="VARIABLE", help="Variable that holds the servers' API key.")] = "",
+    verbose: Annotated[bool, option("--verbose", "-v", help="Every term of a decision, and what it costs.")] = False,
+    output: Annotated[AdviceForm, option("--output", "-o", help="Form of the answer.")] = AdviceForm.TEXT,
+) -> ExitCode:
+    """Watch a running deployment and say what each policy would do about it. Nothing is done.
+
+    \b
+    pdctl autoscale advise                                  # the run that is alive
+    pdctl autoscale advise --router http://10.0.0.5:8000 --policy blitz,kpa --interval 10s
+    pdctl autoscale advise --router http://10.0.0.5:8000 --record fleet.jsonl --count 60
+    pdctl autoscale advise --replay fleet.jsonl --policy wva -o jsonl
+
+    Exit code 4: nothing could be observed.
+    """
+    from pdctl.autoscale import advice
+
+    asked = advice.choose_policies(policy) if policy or replay is None else None
+    servers = {"--run": run, "--router": router, "--prefill": prefills, "--decode": decodes, "TOPOLOGY": topologies}
+    given = [flag for flag, value in servers.items() if value]
+    if replay is not None and (given or record is not None):
+        other = (*given, "--record")[0]
+        raise UsageError(f"--replay contacts nobody, {other} is for a running deployment", "give one of them")
+    try:
+        if replay is not None:
+            chosen, looks = _recorded(replay, asked, settings)
+        else:
+            chosen = _settings(settings, asked or ())
+            period = flag_seconds("--interval", interval, positive=True)
+            if period < SHORTEST:
+                raise UsageError(f"--interval {interval} is shorter than {SHORTEST:g} s", "give a longer one")
+            watch = _watch(
+                topologies, run, router, prefills, decodes, key_env, flag_seconds("--timeout", timeout, positive=True)
+            )
+            looks = _observed(watch, period, count)
+        with _recorder(record, chosen) as keep:
+            return _advise(chosen, looks, keep, output, verbose)
+    except KeyboardInterrupt:
+        reraise(signal.SIGINT)
+    return ExitCode.OK
 
 
 def policies(output: Output = DecisionForm.TEXT) -> None:
@@ -61,18 +143,145 @@ def policies(output: Output = DecisionForm.TEXT) -> None:
         view.policies(term.out())
 
 
-def _bytes(file: str, name: str) -> bytes:
+def _bytes(file: str, name: str, flag: str, largest: int) -> bytes:
     """The content of a file or of standard input. Raise UsageError if it cannot be read or is too large."""
-    hint = "give the file of an observation, or - for standard input"
+    hint = f"give {'the file of an observation' if flag == '--observation' else 'a file'}, or - for standard input"
     if file == STDIN and sys.stdin is None:  # closed by our parent
-        raise UsageError("--observation -: there is no standard input", hint)
+        raise UsageError(f"{flag} -: there is no standard input", hint)
     try:
-        data = sys.stdin.buffer.read(LARGEST + 1) if file == STDIN else user_files.read(file, LARGEST)
+        data = sys.stdin.buffer.read(largest + 1) if file == STDIN else user_files.read(file, largest)
     except OSError as error:
-        raise UsageError(f"--observation {file}: {(error.strerror or str(error)).lower()}", hint) from None
-    if len(data) > LARGEST:
-        raise UsageError(f"{name} is larger than {LARGEST >> 20} MiB", "leave older observations out of `history`")
+        raise UsageError(f"{flag} {file}: {(error.strerror or str(error)).lower()}", hint) from None
+    if len(data) > largest:
+        fix = "leave older observations out of `history`" if flag == "--observation" else "leave out what is not needed"
+        raise UsageError(f"{name} is larger than {largest >> 20} MiB", fix)
     return data
 
 
-SUBVERBS = (explain, policies)
+def _advise(
+    chosen: AdviceSettings,
+    looks: Iterator[FleetRecord],
+    keep: Callable[[FleetRecord], None],
+    form: AdviceForm,
+    verbose: bool,
+) -> ExitCode:
+    from pdctl.autoscale.advice import Adviser
+
+    adviser, stream, seen = Adviser(chosen), term.out(follows=True), False
+    for look in looks:
+        keep(look)
+        told = adviser.advise(look)
+        seen = seen or look.observation is not None
+        if form is AdviceForm.JSONL:
+            stream.write(as_json(told.document(), indent=None))
+        else:
+            view.advice(told, verbose, stream)
+        stream.flush()
+    if not seen:
+        term.err().write("nothing could be observed")
+    return ExitCode.OK if seen else ExitCode.NOT_PROBED
+
+
+def _observed(watch: FleetWatch, interval: float, count: int | None) -> Iterator[FleetRecord]:
+    """A look every `interval` seconds, the next at once where one took longer."""
+    from pdctl.autoscale.advice import FleetRecord
+
+    began, due, done = time.monotonic(), 0.0, 0
+    while count is None or done < count:
+        term.out(follows=True).sleep(max(0.0, due - (time.monotonic() - began)))
+        now = round(time.monotonic() - began, 3)
+        due = now + interval
+        at = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        found = watch.look(now)
+        done += 1
+        yield FleetRecord(at, found.observation, found.notes)
+
+
+def _watch(
+    topologies: list[str] | None,
+    run: str | None,
+    router: str | None,
+    prefills: list[str] | None,
+    decodes: list[str] | None,
+    key_env: str,
+    timeout: float,
+) -> FleetWatch:
+    """The fleet that doctor's words name. Raise UsageError or NotFoundError if they name none that runs."""
+    from pdctl.autoscale.fleet_watch import FleetWatch
+    from pdctl.cli import doctor
+    from pdctl.doctor import request as asking
+    from pdctl.http_auth import key_of
+
+    words = asking.Words(
+        tuple(topologies or ()), run=run, router=router, prefills=tuple(prefills or ()), decodes=tuple(decodes or ())
+    )
+    subject = asking.subject(words, os.environ, doctor.of_run)
+    request = subject.request
+    planned = asking.planned(request.plan) if request.plan is not None and not request.endpoints else ()
+    endpoints = request.endpoints or planned
+    if subject.over or not (endpoints or request.router):
+        raise UsageError(f"{subject.title} has nothing that runs", "name a run, or give --router URL")
+    key = key_of(key_env) or request.key
+    return FleetWatch(endpoints, request.router, asking.listed_endpoints, timeout=timeout, key=key)
+
+
+def _settings(file: str | None, asked: tuple[ScalingPolicyName, ...]) -> AdviceSettings:
+    from pdctl.autoscale import advice
+
+    if file is None:
+        return advice.read_settings(b"{}", "", asked)
+    return advice.read_settings(_bytes(file, file, "--settings", LARGEST_SETTINGS), file, asked)
+
+
+def _recorded(
+    file: str, asked: tuple[ScalingPolicyName, ...] | None, settings: str | None
+) -> tuple[AdviceSettings, Iterator[FleetRecord]]:
+    """What decides and the looks of a record; `asked` and `settings` take the place of the record's own."""
+    from pdctl.autoscale import advice
+
+    lines = advice.split_lines(_chunks(file), file)
+    number, first = next(lines, (1, b""))
+    chosen = advice.read_settings(first, f"{file}:{number}", None)
+    if asked is not None:
+        chosen = chosen._replace(policies=asked)
+    if settings is not None:
+        chosen = _settings(settings, chosen.policies)
+    return chosen, advice.read_looks(lines, file)
+
+
+def _chunks(file: str) -> Iterator[bytes]:
+    try:
+        yield from user_files.chunks(file)
+    except OSError as error:
+        words = (error.strerror or str(error)).lower()
+        raise UsageError(f"--replay {file}: {words}", "give a file of --record") from None
+
+
+@contextlib.contextmanager
+def _recorder(file: str | None, chosen: AdviceSettings) -> Iterator[Callable[[FleetRecord], None]]:
+    """What keeps each look in a new file, line by line, so that all but the last are there whatever happens."""
+    if file is None:
+        yield lambda _: None
+        return
+    try:
+        stream = user_files.expanded(file).open("x", encoding="utf-8")
+    except FileExistsError:
+        raise UsageError(f"--record {file}: it exists already", "name a new file") from None
+    except OSError as error:
+        raise UsageError(
+            f"--record {file}: {(error.strerror or '').lower()}", "name a file that can be written"
+        ) from None
+
+    def write(document: dict[str, object]) -> None:
+        try:
+            stream.write(json.dumps(document) + "\n")
+            stream.flush()
+        except OSError as error:
+            raise StorageError(f"--record {file}: {(error.strerror or '').lower()}", "free space there") from None
+
+    with stream:
+        write(chosen.document())
+        yield lambda look: write(look.document())
+
+
+SUBVERBS = (explain, advise, policies)

@@ -143,7 +143,7 @@ def command(
         tuple(decodes or ()), static, canary,
     )  # fmt: skip
     try:
-        subject = asking.subject(words, os.environ, _of_run)
+        subject = asking.subject(words, os.environ, of_run)
         request = replace(
             subject.request,
             router_metrics=asking.url(router_metrics) if router_metrics else "",
@@ -173,7 +173,7 @@ def _refuse(given: Collection[str]) -> None:
             raise UsageError(each.why.format(clash), each.fix)
 
 
-def _of_run(name: str | None, static: bool) -> Subject:
+def of_run(name: str | None, static: bool) -> Subject:
     """A run of `pdctl launch` as doctor's subject: its processes at their actual addresses, its topology and logs.
 
     Raise UsageError for a run on Kubernetes, NotFoundError without a run, NotProbedError for one that was stopped.

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from pdctl.fleet.peer_json import Object
 
 
+MOST = 10**15  # of anything that is counted in tokens, rooms, steps or microseconds
+
+
 def _no_figures() -> Mapping[str, float]:
     return MappingProxyType({})
 
@@ -25,7 +28,7 @@ class InstanceLoad:
     """`role`: the one it has now, else the one it should have. `heard`: it told its load; else `reason` says why not.
 
     figures: meaning (engines/sglang/loads.py) → sum over the DP ranks; what no rank tells is missing. traffic: the
-    same of its metrics, sums since its start.
+    same of the metrics that its role tells, sums since its start.
     """
 
     name: str
@@ -60,17 +63,24 @@ def probe_loads(
 def read_load(engine: ObservedEngine) -> InstanceLoad:
     endpoint = engine.endpoint
     figures = _sums(engine.loads)
+    reason = _contradiction(figures) if figures else _silence(engine)
     role = engine.mode if engine.mode in ("prefill", "decode") else endpoint.role
     page_size = engine.number("page_size")
     return InstanceLoad(
         endpoint.name,
         endpoint.url,
         role,
-        bool(figures),
-        "" if figures else _silence(engine),
+        not reason,
+        reason,
         page_size if page_size and page_size > 0 else None,
-        figures,
-        MappingProxyType({one.meaning: engine.metrics[one.name] for one in TRAFFIC if one.name in engine.metrics}),
+        MappingProxyType({}) if reason else figures,
+        MappingProxyType(
+            {
+                one.meaning: engine.metrics[one.name]
+                for one in TRAFFIC
+                if one.role == role and one.name in engine.metrics
+            }
+        ),
     )
 
 
@@ -86,6 +96,17 @@ def _sums(ranks: Sequence[Object]) -> Mapping[str, float]:
             if told is not None and told >= 0:
                 found[key.meaning] = found.get(key.meaning, 0.0) + told
     return MappingProxyType(found)
+
+
+def _contradiction(figures: Mapping[str, float]) -> str:
+    """Why the figures cannot be believed, "" if they can."""
+    used, pool = figures.get("used_tokens", 0.0), figures.get("pool_tokens", 0.0)
+    if not pool:
+        return "/v1/loads does not say how large its KV pool is"
+    if used > pool:
+        return f"/v1/loads says that {used:,.0f} of {pool:,.0f} tokens are in use"
+    largest = max(figures, key=lambda name: figures[name])
+    return f"/v1/loads says {figures[largest]:.3g} of {largest}" if figures[largest] > MOST else ""
 
 
 def _silence(engine: ObservedEngine) -> str:

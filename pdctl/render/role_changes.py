@@ -7,14 +7,16 @@ import json
 from typing import TYPE_CHECKING
 
 from pdctl.policy import POLICIES
+from pdctl.policy.decision import say_rate, say_tokens
 from pdctl.policy.observation import figures
-from pdctl.render.term import as_json
+from pdctl.render.term import as_json, visible
 from pdctl.switch import switch_order
 from pdctl.switch.switch_order import Standing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from pdctl.autoscale.advice import Advice
     from pdctl.policy.decision import Decision
     from pdctl.policy.observation import Observation
     from pdctl.render.term import Term
@@ -77,9 +79,7 @@ def plan_json(order: SwitchOrder, role: str, notes: Iterable[StepNote]) -> str:
 
 def decision(one: Decision, now: Observation, term: Term) -> None:
     """Write the change, the terms that led to it, what was refused and what it costs."""
-    changes = (("prefill", now.prefills, one.prefill_delta), ("decode", now.decodes, one.decode_delta))
-    told = [f"{role} {size} -> {size + step} ({step:+d})" if step else f"{role} {size}" for role, size, step in changes]
-    term.write(term.style(f"{one.policy}: {', '.join(told)}", "bold"))
+    term.write(term.style(f"{one.policy}: {_change(one, now)}", "bold"))
     width = max((len(each.name) for each in one.terms + one.expected_cost), default=0)
     for each in one.terms:
         term.write(f"  {each.name:<{width}}  {each.value:>4g}  {each.because}")
@@ -87,6 +87,56 @@ def decision(one: Decision, now: Observation, term: Term) -> None:
         term.write(term.style(f"  refused {no.action}: {no.because}", "yellow"))
     for each in one.expected_cost:
         term.write(term.style(f"  cost {each.name} {each.value:.3g}: {each.because}", "dim"))
+
+
+def _change(one: Decision, now: Observation) -> str:
+    changes = (("prefill", now.prefills, one.prefill_delta), ("decode", now.decodes, one.decode_delta))
+    told = [f"{role} {size} -> {size + step} ({step:+d})" if step else f"{role} {size}" for role, size, step in changes]
+    return ", ".join(told)
+
+
+def advice(one: Advice, verbose: bool, term: Term) -> None:
+    """Write the fleet in a line, what could not be read, and what each policy would do, by which numbers."""
+    now = one.look.observation
+    term.write(f"{one.look.at}  {visible(_fleet(now), term) if now is not None else 'nothing was observed'}")
+    for note in one.look.notes:
+        term.write(term.style(f"  {visible(note, term)}", "yellow"))
+    for made in one.decisions:
+        if now is None:
+            break
+        if verbose:
+            decision(made, now, term)
+            continue
+        changes = bool(made.prefill_delta or made.decode_delta)
+        term.write(term.style(f"  {made.policy}: {_change(made, now)}", *(("bold",) if changes else ())))
+        for each in made.terms[:2]:
+            term.write(f"    {each.because}")
+        for no in made.refused:
+            term.write(term.style(f"    refused {no.action}: {no.because}", "yellow"))
+    for policy, why in one.undecided.items():
+        term.write(term.style(f"  {policy}: undecided: {why}", "dim"))
+
+
+def _fleet(now: Observation) -> str:
+    """`2 prefills, 1 decode; backlog 42 kTok; KV blocks 120 on prefills, 900 on decodes, of 3,072 each; …`"""
+    on_decode = now.kv_blocks_used - now.kv_blocks_used_on_prefill
+    roles = [_counted(pool.size, pool.role, pool.ready) for pool in now.pools]
+    told = [
+        ", ".join(roles),
+        f"backlog {say_tokens(now.waiting_prompt_tokens)}",
+        f"KV blocks {now.kv_blocks_used_on_prefill:,} on prefills, {on_decode:,} on decodes, "
+        f"of {now.kv_blocks_per_replica:,} each",
+    ]
+    if now.measured.requests_per_s is not None:
+        told.append(f"{now.measured.requests_per_s:.3g} requests/s")
+    if now.prefill_tokens_per_s is not None:
+        told.append(f"a prefill computes {say_rate(now.prefill_tokens_per_s)}")
+    return "; ".join(told)
+
+
+def _counted(size: int, role: str, ready: int) -> str:
+    short = "" if ready == size else f" ({ready} ready)"
+    return f"{size} {role}{'' if size == 1 else 's'}{short}"
 
 
 def policies(term: Term) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from pdctl.policy import POLICIES
 from tests.cases import for_each
 from tests.cli.verb import within
+from tests.ports import free_ports
 
 FLEET = Path(__file__).parents[1] / "snapshots" / "files" / "fleet.json"
 NAMES = [name.value for name in POLICIES]
@@ -109,3 +110,94 @@ def test_a_file_without_an_end_is_not_read_to_its_end() -> None:
     assert refused("--policy", "blitz", "--observation", "/dev/zero") == (
         "error: /dev/zero is larger than 64 MiB\n  fix: leave older observations out of `history`\n"
     )
+
+
+RECORD = {"schema": "pdctl.fleet-record/1", "policies": ["kpa", "wva"], "limits": {"decode": [1, 4]}, "settings": {}}
+
+
+def recorded(tmp_path: Path, *looks: dict[str, Any]) -> str:
+    file = tmp_path / "fleet.jsonl"
+    lines = [RECORD, *({"at": "2026-11-24T01:00:00.000Z", "notes": [], **look} for look in looks)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return str(file)
+
+
+def seen(time_s: float, **members: Any) -> dict[str, Any]:
+    whole = {**json.loads(fleet(**members)), "time_s": time_s}
+    return {name: value for name, value in whole.items() if name not in ("bounds", "limits", "settings", "history")}
+
+
+def test_a_record_is_replayed_in_both_forms(tmp_path: Path) -> None:
+    quiet = {"observation": None, "notes": ["decode-0 (http://d): no answer within 2 s"]}
+    file = recorded(tmp_path, quiet, {"observation": seen(5.0)}, {"observation": seen(10.0, kv_blocks_used=80_000)})
+    words = ("autoscale", "advise", "--replay", file)
+    done = within(*words, "-o", "jsonl")
+    assert done.returncode == 0, done.stderr
+    first, second, third = map(json.loads, done.stdout.splitlines())
+    assert first == {
+        "schema": "pdctl.advice/1", "at": "2026-11-24T01:00:00.000Z", "time_s": None, "notes": quiet["notes"],
+        "decisions": [], "undecided": [],
+    }  # fmt: skip
+    assert [one["policy"] for one in second["decisions"]] == ["kpa", "wva"], "those that the record names"
+    assert all(one["schema"] == "pdctl.decision/1" for one in second["decisions"])
+    assert third["time_s"] == 10.0
+    text = within(*words).stdout
+    assert "nothing was observed\n  decode-0 (http://d): no answer within 2 s\n" in text
+    for told in (second, third):
+        for one in told["decisions"]:
+            assert f"  {one['policy']}: prefill 3" in text
+            assert all(f"    {term['because']}\n" in text for term in one["terms"][:2])
+    whole = within(*words, "-v").stdout
+    assert all(term["because"] in whole for one in third["decisions"] for term in one["terms"])
+    other = within(*words, "--policy", "static", "-o", "jsonl").stdout
+    assert [one["policy"] for one in json.loads(other.splitlines()[1])["decisions"]] == ["static"]
+    chosen = tmp_path / "settings.json"
+    chosen.write_text('{"limits": {"prefill": [7, 9]}}', encoding="utf-8")
+    held = within(*words, "--policy", "static", "--settings", str(chosen)).stdout
+    assert "static: prefill 3 -> 7 (+4), decode 3\n" in held
+
+
+def test_a_record_in_which_nothing_was_observed_has_exit_code_4(tmp_path: Path) -> None:
+    done = within("autoscale", "advise", "--replay", recorded(tmp_path, {"observation": None}))
+    assert (done.returncode, done.stderr) == (4, "nothing could be observed\n")
+
+
+def test_mistakes_of_advise(tmp_path: Path) -> None:
+    def refused(*words: str) -> str:
+        done = within("autoscale", "advise", *words, env={"PDCTL_HOME": str(tmp_path / "none"), "PATH": ""})
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        return done.stderr
+
+    file = recorded(tmp_path)
+    both = refused("--replay", file, "--router", "http://h:1")
+    assert both.startswith("error: --replay contacts nobody, --router is for a running deployment\n")
+    assert refused("--replay", file, "--record", "x").startswith("error: --replay contacts nobody, --record is")
+    assert refused("--replay", str(tmp_path)).startswith(f"error: --replay {tmp_path}: is a directory\n")
+    assert refused("--replay", str(FLEET)).startswith(f"error: {FLEET}:1:")
+    assert refused("--router", "http://h:1", "--record", file) == (
+        f"error: --record {file}: it exists already\n  fix: name a new file\n"
+    )
+    nowhere = str(tmp_path / "no" / "r")
+    assert refused("--router", "http://h:1", "--record", nowhere).startswith(
+        f"error: --record {nowhere}: no such file or directory\n"
+    )
+    assert "--interval 0.01s is shorter than 0.1 s" in refused("--router", "http://h:1", "--interval", "0.01s")
+    assert "there is no policy `blits`" in refused("--policy", "blits")
+    assert "a pair has two ends" in refused("--prefill", "http://h:1")
+    assert "is no address of a server" in refused("--router", "http://")
+    settings = tmp_path / "s.json"
+    settings.write_text('{"limits": {"gpus": 0}}', encoding="utf-8")
+    assert f"{settings}: `limits.gpus` is 0, not a whole number from 1" in refused(
+        "--router", "http://h:1", "--settings", str(settings)
+    )
+
+
+def test_advise_without_any_answer_says_who_was_silent_and_has_exit_code_4(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    file = tmp_path / "r.jsonl"
+    words = ("--router", f"http://127.0.0.1:{port}", "--count", "2", "--interval", "0.1s", "--record", str(file))
+    done = within("autoscale", "advise", *words)
+    assert (done.returncode, done.stderr) == (4, "nothing could be observed\n")
+    assert done.stdout.count(f"  router http://127.0.0.1:{port}: ") == 2
+    again = within("autoscale", "advise", "--replay", str(file))
+    assert (again.returncode, again.stdout) == (4, done.stdout)

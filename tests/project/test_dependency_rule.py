@@ -12,12 +12,13 @@ from tests.project.source_files import PACKAGE, package
 ALLOWED = {
     "cli": {
         "render", "launch", "doctor", "trace", "imports", "switch", "manifests", "fleet", "logs", "catalogue",
-        "topology", "layout", "engines", "policy", "simulation",
+        "topology", "layout", "engines", "policy", "simulation", "autoscale",
     },
     "render": {
         "launch", "doctor", "trace", "imports", "switch", "manifests", "fleet", "logs", "catalogue", "topology",
-        "layout", "engines", "policy", "simulation", "replica",
+        "layout", "engines", "policy", "simulation", "replica", "autoscale",
     },
+    "autoscale": {"fleet", "policy", "replica", "engines"},
     "launch": {"manifests", "fleet", "topology", "layout", "engines"},
     "doctor": {"manifests", "fleet", "logs", "catalogue", "topology", "layout", "engines"},
     "imports": {"manifests", "topology", "layout", "engines"},

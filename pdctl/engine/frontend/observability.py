@@ -158,20 +158,19 @@ class Metrics:
             self._computed.labels(**self._labels(report.dp_rank), mode=mode).inc(max(0.0, grown))
             self._computed_before[report.dp_rank, mode] = total
 
-    def received(self, pending: Pending) -> None:
-        self._prompt.inc(pending.prompt_tokens)
-        self._prompts.observe(pending.prompt_tokens)
-
     def token(self, pending: Pending, count: int, gap: float) -> None:
         """`gap` is the time since the previous token in seconds, 0 for the first."""
-        self._generated.inc(count)
         if gap:
             self._gap.observe(gap / count)
         else:
             self._first.observe(pending.clock.first_token - pending.clock.received)
 
     def finished(self, pending: Pending) -> None:
+        """Count a request and its tokens at its end, as sglang does: tokens per request are then a mean."""
         self._requests.inc()
+        self._prompt.inc(pending.prompt_tokens)
+        self._generated.inc(len(pending.ids))
+        self._prompts.observe(pending.prompt_tokens)
         self._whole.observe(pending.clock.finished - pending.clock.received)
         self._answers.observe(len(pending.ids))
         finish, meta = pending.finish, pending.meta

@@ -164,7 +164,7 @@ class TokenizerManager:
         gap = now - pending.clock.last_token if pending.clock.last_token else 0.0
         if pending.take(tokens, now):
             self.send(AbortRequest(tokens.rid, exact=True))
-        if tokens.ids:
+        if tokens.ids and not _is_health(pending):  # as in sglang, health requests are no traffic
             self._metrics.token(pending, len(tokens.ids), gap)
         ended = pending.finish is not None
         if ended:
@@ -178,9 +178,10 @@ class TokenizerManager:
             self._idle.set()
         if self._counted:
             self.send(Done(pending.job.rid))
-        self._metrics.finished(pending)
-        if self._spans is not None and not _is_health(pending):
-            self._spans.finished(pending)
+        if not _is_health(pending):
+            self._metrics.finished(pending)
+            if self._spans is not None:
+                self._spans.finished(pending)
         finish = pending.finish or GONE
         out: dict[str, object] = {
             "finish_reason": finish.type,
@@ -252,7 +253,6 @@ class TokenizerManager:
         self._note(member, "Receive: obj=%s", member.job.describe)
         self.send(member.job.message)
         member.clock.dispatched = steady_time()
-        self._metrics.received(member)
 
     def abandon(self, group: RequestGroup, start: int = 0) -> None:
         """End what is left of a call whose client left or whose member failed, and tell the scheduler at once.

@@ -1,0 +1,1 @@
+"""A running fleet under scaling policies: what is observed of it, and what each policy would do (docs/autoscale.md)."""
