@@ -328,9 +328,9 @@ ENTRIES: tuple[Entry, ...] = (
         'A host name (also localhost) or a bare IPv6 address ends the start with "invalid socket address syntax", '
         "which names neither the flag nor the value. Next: --host on the router's command line.",
         "start the router with --host {expected}",
-        (Needs.TOPOLOGY,),
-        "sglang-router 0.2.x to 0.3.2",
-        "sglang-router 0.3.2",
+        (Needs.TOPOLOGY, Needs.LOG),
+        "sglang-router 0.2.x to 0.3.2; smg takes a bare IPv6 address, and names the value",
+        "measured with sglang-router 0.3.2 and smg 1.13.0",
         reports=cited("sglang#12535 miles#3133"),
     ),
     Entry(
@@ -392,5 +392,20 @@ ENTRIES: tuple[Entry, ...] = (
         "every SGLang",
         "sglang 0.5.3 to 0.5.23 source; Kubernetes documentation",
         reports=cited("sglang#11747"),
+    ),
+    Entry(
+        "PD225",
+        "cannot-listen",
+        Severity.ERROR,
+        "{instance|a server} cannot listen on {observed|its address}",
+        'A server listens on an address of its own machine, at a port that its user may open. "Cannot assign '
+        "requested address\" says that no interface has the address of --host: it is another machine's, a "
+        'Service\'s, or one that the interface does not have yet. "Permission denied" says that the port is below '
+        "1024 or reserved. The process ends at once, and what should call it finds nobody there. Next: --host and "
+        "--port of that process, beside `ip -br address` on its machine.",
+        "{fix|give --host an address that `ip -br address` lists on that machine}",
+        (Needs.LOG,),
+        "every server",
+        "measured with sglang-router 0.3.2, smg 1.13.0 and pdctl",
     ),
 )

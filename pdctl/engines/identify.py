@@ -193,7 +193,7 @@ class _Notes:
             self.found["rehearsal"] = why
         elif "rehearsal" in self.found:
             return  # that line has the ports that are really sent
-        self.facts.update({name: said.values[name] for name in ("prefill", "decode") if name in said.values})
+        self.facts.update({name: said.values[name] for name in ("prefill", "decode", "host") if name in said.values})
         if "port" in said.values:
             self.served(said, why)
 

@@ -32,6 +32,8 @@ HANDED_ON = 3.0
 # belongs in MISMATCH if its error line stands in the traceback or near it and names the reason of the crash.
 CRASH = "PD709"
 MISMATCH = frozenset({"PD302", "PD303", "PD304", "PD306", "PD308", "PD325", "PD712"})
+# The codes of what keeps a process from starting. A code belongs here if its error line is followed by the end.
+UNABLE = frozenset({"PD218", "PD220", "PD225"})
 # Lines in which another process says that this one no longer answers, by the value that holds its address.
 MISSED = {Sign.DECODE_LEG_BROKE: "decode", Sign.PREFILL_LEG_BROKE: "prefill", Sign.WORKER_MISSED: "url"}
 MISSES = (*MISSED, Sign.BOOTSTRAP_MISSED, Sign.BOOTSTRAP_REFUSED)  # what `misses` looks at

@@ -26,6 +26,7 @@ from pdctl.trace.proven_deaths import (
     ProvenDeath,
     as_evidence,
     codes_of,
+    fills_of_line,
     next_start,
     proven_deaths,
     reported_death,
@@ -56,8 +57,8 @@ KEPT = 2000  # lines kept per row and instance: the first and the last ones
 # carry it as their cause and one such line, at level error or above, proves that something has to be mended.
 STANDING = frozenset(
     {
-        "PD204", "PD218", "PD302", "PD303", "PD304", "PD306", "PD308", "PD309", "PD311", "PD315", "PD316", "PD318",
-        "PD325",
+        "PD204", "PD218", "PD220", "PD225",
+        "PD302", "PD303", "PD304", "PD306", "PD308", "PD309", "PD311", "PD315", "PD316", "PD318", "PD325",
         "PD408", "PD710", "PD711", "PD712",
     }
 )  # fmt: skip
@@ -90,7 +91,7 @@ def diagnose(library: Library) -> Diagnosis:
     findings += [one for one in misrouted(tracer.deployment) if one.code not in known]
     known |= {one.code for one in findings}
     told = [event for event in lines if event.row.cause and not event.row.echo]
-    standing, rest = _standing(_unrecovered(told, served, tracer.deployment), known)
+    standing, rest = _standing(_unrecovered(told, served, tracer.deployment), known, tracer.deployment)
     findings += standing
     harmless = {room for one in findings if not one.grave for room in one.rooms}
     unexplained = tuple(room.room for room in traced if room.cause is None and room.outcome in BROKEN)
@@ -106,21 +107,21 @@ def diagnose(library: Library) -> Diagnosis:
     )
     empty = library.limits is not None and library.empty
     return Diagnosis(
-        shown, tuple(died), tuple(findings), rest, tally, untold, (*_told_to_end(died, lines), *library.notes),
-        library.limits, empty,
+        shown, tuple(died), tuple(findings), rest, tally, untold,
+        (*_told_to_end(died, lines, tracer.deployment), *library.notes), library.limits, empty,
         lost_lines=lost, clocks=_clocks([*examined, *_one_of_each_pair(tracer, found, examined)]),
     )  # fmt: skip
 
 
-def _told_to_end(died: Sequence[Death], lines: Iterable[Event]) -> Iterator[str]:
-    """One sentence for those that ended only because somebody ended them, after the first death: they are no cause."""
+def _told_to_end(died: Sequence[Death], lines: Iterable[Event], deployment: ObservedDeployment) -> Iterator[str]:
+    """One sentence for those of a launch that ended only because they were ended, after the first death: no cause."""
     if not died:
         return
     first = min(died, key=lambda one: one.since)
-    dead = {one.instance for one in died}
+    others = {one.name for one in deployment.instances.values() if one.watched} - {one.instance for one in died}
     ordered: dict[str, Event] = {}
     for event in lines:
-        if event.instance in dead or not event.proves(Sign.ORDERED_TO_END):
+        if event.instance not in others or not event.proves(Sign.ORDERED_TO_END):
             continue
         if event.t is None or event.t < first.since - NEAR:
             continue
@@ -266,7 +267,9 @@ def _unrecovered(told: Iterable[Event], served: AnsweredRequests, deployment: Ob
     return [event for event in told if not recovered(event)]
 
 
-def _standing(lines: Sequence[Event], known: Iterable[str]) -> tuple[list[DeploymentFinding], tuple[EffectLines, ...]]:
+def _standing(
+    lines: Sequence[Event], known: Iterable[str], deployment: ObservedDeployment
+) -> tuple[list[DeploymentFinding], tuple[EffectLines, ...]]:
     """Errors that are findings by themselves, and counts of the lines that only name an effect."""
     first: dict[tuple[str, str], Event] = {}
     count: Counter[tuple[str, str]] = Counter()
@@ -284,15 +287,15 @@ def _standing(lines: Sequence[Event], known: Iterable[str]) -> tuple[list[Deploy
         code, instance = key
         slug = entry(code).slug
         if code in STANDING and key in loud:
-            findings.append(_finding_of_line(event))
+            findings.append(_finding_of_line(event, deployment.instances.get(instance)))
         else:
             remarks.append(EffectLines(code, slug, instance, count[key], as_evidence(event, "")))
     return findings, tuple(remarks)
 
 
-def _finding_of_line(event: Event) -> DeploymentFinding:
+def _finding_of_line(event: Event, instance: ObservedInstance | None) -> DeploymentFinding:
     known = entry(event.row.cause)
-    fills = {"instance": event.instance, "observed": event.text.strip()[:120], "prefill": event.instance}
+    fills = fills_of_line(event, instance)
     return DeploymentFinding(
         known.code, known.slug, fill(known.headline, fills), f"{event.instance} says so: {event.text.strip()[:200]}",
         event.instance, (), event.t, event.t, (as_evidence(event, "its own line says so"),), fill_fix(known.fix, fills),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
@@ -15,6 +16,7 @@ from pdctl.trace.case import (
     MISMATCH,
     MISSED,
     TRACEBACK,
+    UNABLE,
     DeathProof,
     crash_lines,
     deaths_in,
@@ -48,6 +50,7 @@ SIGNS_OF_DEATH = frozenset(
         *MISSED,
     }
 )  # fmt: skip
+TELLING = frozenset({CRASH}) | MISMATCH | UNABLE  # codes whose lines give the reason of a death
 NEAR = 10.0  # seconds before a death in which a batch line still tells how many requests died with it
 # The last line of a Python traceback: `ValueError: …`, `torch.OutOfMemoryError: …`, `AssertionError`.
 RAISED = compile_late(r"^(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout|Failure)\b(?:: .*)?$")
@@ -58,16 +61,20 @@ QUIET = (Level.DEBUG, Level.INFO)
 
 
 class ProvenDeath(NamedTuple):
-    """reason: the exception its traceback ends with, if found. mixed: its log holds lines of several processes."""
+    """reason: the exception its traceback ends with, if found. mixed: its log holds lines of several processes.
+
+    unable: the line that says why it could not start, before it left with an exit code.
+    """
 
     death: DeathProof
     reason: Evidence | None
     mixed: bool = False
+    unable: Event | None = None
 
 
 def shows_death(row: Row) -> bool:
     """Whether the row can show that an instance is gone, or why: these rows suffice to judge deaths."""
-    return not SIGNS_OF_DEATH.isdisjoint(row.proves) or row.cause == CRASH or row.cause in MISMATCH
+    return not SIGNS_OF_DEATH.isdisjoint(row.proves) or row.cause in TELLING
 
 
 def proven_deaths(library: Library, deployment: ObservedDeployment, lines: Sequence[Event]) -> Iterator[ProvenDeath]:
@@ -78,7 +85,7 @@ def proven_deaths(library: Library, deployment: ObservedDeployment, lines: Seque
         known = {event.place for death in seen for event in death.evidence}
         earlier = [death for death in _earlier(one, lines, last.get(name)) if known.isdisjoint(_places(death))]
         for death in (*earlier, *(seen or ([last[name]] if name in last else []))):
-            yield ProvenDeath(death, _reason(library, death), name in several)
+            yield ProvenDeath(death, _reason(library, death), name in several, _unable(death, lines))
 
 
 def _seen_by_launcher(one: ObservedInstance, lines: Sequence[Event]) -> list[DeathProof]:
@@ -87,6 +94,31 @@ def _seen_by_launcher(one: ObservedInstance, lines: Sequence[Event]) -> list[Dea
         proof_of_end(one, end, lines) for end in unordered_ends(one, [event for event in lines if event.proves(*ENDS)])
     ]
     return [death for death in proofs if death is not None]
+
+
+def _unable(death: DeathProof, lines: Iterable[Event]) -> Event | None:
+    seen = launchers_line(death)
+    if seen is None or "code" not in seen.values:
+        return None
+    first = max((start for start in death.instance.started if start <= death.at), default=-math.inf)
+    of_start = (
+        event
+        for event in lines
+        if event.row.cause in UNABLE and event.place.file == seen.place.file and event.instance == seen.instance
+        if seen.place.offset - TRACEBACK < event.place.offset < seen.place.offset
+        if event.t is None or event.t >= first
+    )
+    return next(of_start, None)
+
+
+def fills_of_line(event: Event, instance: ObservedInstance | None) -> dict[str, str]:
+    """Values for the entry of the line's code; where the line names no address, that of its own process."""
+    fills = {"instance": event.instance, "prefill": event.instance, "observed": event.text.strip()[:120]}
+    if instance is not None and instance.port is not None:
+        at_host = {"PD220": instance.host, "PD225": f"{instance.host}:{instance.port}"} if instance.host else {}
+        fills["observed"] = ({"PD218": str(instance.port)} | at_host).get(event.row.cause, fills["observed"])
+    fills["expected"] = "0.0.0.0, or the IP address of an interface"
+    return fills | {name: event.values[name] for name in ("observed", "fix") if event.values.get(name)}
 
 
 def _places(death: DeathProof) -> Iterator[Place]:
@@ -118,7 +150,7 @@ def reported_death(each: ProvenDeath, broken: Sequence[Room], running: int | Non
     from pdctl.catalogue.entry import fill, fill_fix
 
     death, one = each.death, each.death.instance
-    code = _code(death)
+    code = _code(death) if each.unable is None else each.unable.row.cause
     known = entry(code)
     rooms = tuple(room.room for room in broken)
     retried = sum(1 for room in broken if room.answered_as is not None)
@@ -134,6 +166,8 @@ def reported_death(each: ProvenDeath, broken: Sequence[Room], running: int | Non
         values = death.of.values
         fills |= {"observed": values.get(differing[0], why), "expected": values.get(differing[1], "another")}
         fills |= {"prefill": "the prefill", "decode": one.name, "instance": "the prefill", "other": one.name}
+    if each.unable is not None:
+        fills = fills_of_line(each.unable, one)
     evidence = [as_evidence(event, what_it_shows(event, death)) for event in death.evidence]
     if each.reason is not None and each.reason.line not in {line.line for line in evidence}:
         evidence.append(each.reason)
@@ -206,8 +240,9 @@ def _describe_death(each: ProvenDeath) -> str:
     if crash is not None:
         return f"it crashed, and no line says of what: {crash.text.strip()[:SAID]}"
     first = death.evidence[0] if death.evidence else None
-    if each.reason is not None and first is not None:
-        return f"it left with exit code {first.values['code']}: {each.reason.text}"
+    said = each.unable.text.strip()[:SAID] if each.unable is not None else each.reason.text if each.reason else ""
+    if said and first is not None:
+        return f"it left with exit code {first.values['code']}: {said}"
     if first is not None and first.proves(Sign.REHEARSED, Sign.DIED):
         return f"{first.text.strip()[:SAID]}"
     return (

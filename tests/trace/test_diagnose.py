@@ -407,6 +407,81 @@ def test_a_prefills_answers_alone_do_not_show_that_the_deployment_serves() -> No
     assert not found.fine
 
 
+ROUTER_BEGAN = (
+    "2026-11-24 01:46:02  INFO smg::server: server.rs:794: Starting router on {}:18342 | mode: PrefillDecode {{ "
+    'prefill_urls: [("http://127.0.0.1:30000", Some(8998))], decode_urls: ["http://127.0.0.1:30002"], prefill_policy: '
+    "None, decode_policy: None }} | policy: CacheAware {{ cache_threshold: 0.3 }} | max_payload: 512MB"
+)
+NO_LISTENER = [
+    (f"{at(1)} ERROR cannot listen on 10.9.9.9:18342: Cannot assign requested address; no interface has it", "PD225"),
+    (f"{at(1)} ERROR cannot listen on 10.9.9.9:18342: Permission denied; free the port", "PD225"),
+    (f"{at(1)} ERROR cannot listen on 10.9.9.9:18342: Address already in use; free the port", "PD218"),
+    ("Error starting router: Cannot assign requested address (os error 99)", "PD225"),
+    ("Error starting router: Address already in use (os error 98)", "PD218"),
+    ("Error starting router: Invalid address: invalid socket address syntax", "PD220"),
+    (
+        "Error starting router: Failed to bind the HTTP listener on 10.9.9.9:18342: Cannot assign requested address "
+        "(os error 99)", "PD225",
+    ),
+    (
+        "Error starting router: Failed to bind the HTTP listener on 10.9.9.9:18342: Address already in use (os error "
+        "98)", "PD218",
+    ),
+    (
+        "Error starting router: Configuration error: Invalid value for field 'host': 10.9.9.9 - invalid bind host "
+        "'10.9.9.9': expected an IP address such as 0.0.0.0, ::, [::] or [fd00::1]", "PD220",
+    ),
+]  # fmt: skip
+
+
+@for_each(("line", "code"), NO_LISTENER)
+@pytest.mark.parametrize("launched", [False, True])
+def test_a_router_that_cannot_listen_is_named_with_the_fix(
+    tmp_path: Path, line: str, code: str, launched: bool
+) -> None:
+    """pdctl's own, sglang-router 0.3.2 and smg 1.13.0, by itself and under `pdctl launch`, which adds an exit code."""
+    own = "cannot listen" in line
+    lines = [ROUTER_BEGAN.format("10.9.9.9"), line] if not own else [line]
+    if launched:
+        ran = "pdctl.router --host 10.9.9.9 --port 18342" if own else "sglang_router.launch_router --host 10.9.9.9"
+        lines = [f"{at(0) if own else '[2026-11-24 01:46:01]'} pdctl: router generation 1: python3 -m {ran}", *lines]
+        end = at(2) if own else "[2026-11-24 01:46:03]"
+        lines.append(f"{end} pdctl: router generation 1 left with exit code 1")
+    found = diagnose(library(write(tmp_path, router=lines)))
+    told = found.deaths if launched else found.findings
+    assert [(one.instance, one.code) for one in told] == [("router", code)]
+    assert not (found.findings if launched else found.deaths), "it is told once"
+    where = {"PD218": "port 18342 ", "PD220": "`10.9.9.9`", "PD225": "10.9.9.9:18342"}[code]
+    assert where in told[0].headline
+    assert line.partition("ERROR ")[2] in told[0].why or line in told[0].why
+    assert told[0].fix
+    assert exit_code(found) is ExitCode.FINDINGS
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cannot listen on 10.0.0.1:30000: Cannot assign requested address. no interface of this machine has 10.0.0.1",
+        "cannot listen on the bootstrap port 10.0.0.1:8998: Address already in use. give another one",
+        "bootstrap server cannot listen on 10.0.0.1:8998: Address already in use. another process holds port 8998",
+        "cannot listen on the port of --dist-init-addr 0.0.0.0:29500: Address already in use. give another",
+        "cannot listen on the group node port of --dist-init-addr 10.0.0.1:29501: Address already in use. give another",
+        "cannot listen on 10.0.0.1:29501 for the other nodes: Address already in use. give another --dist-init-addr",
+        "cannot listen on tcp://10.0.0.1:29502 for the ranks: Address already in use. give another --dist-init-addr",
+        "rank 0 of 2 cannot listen at tcp://10.0.0.1:29500, where the ranks meet: the port of --dist-init-addr is "
+        "taken. give another --dist-init-addr, the same to every node",
+    ],
+)
+def test_an_engine_that_cannot_listen_is_named(tmp_path: Path, line: str) -> None:
+    begun = f"{at(0)} pdctl: prefill-0 generation 1: {BY_PDCTL.replace('decode', 'prefill')}"
+    end = f"{at(2)} pdctl: prefill-0 generation 1 left with exit code 1"
+    (death,) = diagnose(library(write(tmp_path, prefill=[begun, f"{at(1)} {line}", end]))).deaths
+    assert death.code == ("PD225" if "Cannot assign" in line else "PD218")
+    port = line.partition(",")[0].split(":")[-1] if "rank 0" in line else ""
+    assert port in death.headline
+    assert death.why == f"it left with exit code 1: {line}"
+
+
 ACCESS = 'INFO:     127.0.0.1:5000{} - "POST {} HTTP/1.1" {}'
 
 

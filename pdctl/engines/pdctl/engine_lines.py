@@ -292,6 +292,38 @@ ROWS = (
         "[2026-11-21 19:44:32] Start-up: weights_loaded 1/1 ranks, 0.05 s",
     ),
     Row(
+        "port-taken-at-start", ENGINE, Level.ERROR, "", b"ddress already in use",
+        r"cannot listen on (?:the [a-z -]{1,40} |the port of --dist-init-addr )?\S{1,80}:(?P<observed>\d{1,5})"
+        r"(?: for the [a-z ]{1,20})?: [Aa]ddress already in use\. (?P<fix>.*)",
+        "[2026-11-21 19:44:27.419] cannot listen on the bootstrap port 127.0.0.1:8998: Address already in use. give "
+        "another --disaggregation-bootstrap-port, and the same to the router",
+        cause="PD218",
+    ),
+    Row(
+        "bootstrap-port-taken", ENGINE, Level.ERROR, "prefill", b"bootstrap server cannot listen on ",
+        r"bootstrap server cannot listen on \S{1,80}:(?P<observed>\d{1,5}): Address already in use\. (?P<fix>.*)",
+        "[2026-11-21 19:44:27.419] bootstrap server cannot listen on 127.0.0.1:8998: Address already in use. another "
+        "process holds port 8998; give this prefill its own --disaggregation-bootstrap-port",
+        cause="PD218",
+    ),
+    Row(
+        "meeting-port-taken", ENGINE, Level.ERROR, "", b" cannot listen at ",
+        r"rank \d+ of \d+ cannot listen at \S{1,80}:(?P<observed>\d{1,5}), where the ranks meet: the port of "
+        r"--dist-init-addr is taken\. (?P<fix>.*)",
+        "[2026-11-21 19:44:27.419] rank 0 of 2 cannot listen at tcp://127.0.0.1:29500, where the ranks meet: the port "
+        "of --dist-init-addr is taken. give another --dist-init-addr, the same to every node; without one, on one "
+        "node, start again",
+        cause="PD218",
+    ),
+    Row(
+        "cannot-listen", ENGINE, Level.ERROR, "", b"cannot listen on ",
+        r"cannot listen on (?:the [a-z -]{1,40} |the port of --dist-init-addr )?(?P<observed>\S{1,80}:\d{1,5})"
+        r"(?: for the [a-z ]{1,20})?: (?P<reason>[A-Za-z ]{1,80})\. ",
+        "[2026-11-21 19:44:27.419] cannot listen on 192.0.2.7:30000: Cannot assign requested address. no interface of "
+        "this machine has 192.0.2.7: `ip -br address` lists what they have",
+        cause="PD225",
+    ),
+    Row(
         "start-up-failed", ENGINE, Level.ERROR, "", b"Start-up failed: ", r"Start-up failed: (?P<reason>.*)",
         "[2026-11-21 19:44:32] Start-up failed: waited 600 s for the warm-up request to be answered. ",
     ),

@@ -139,6 +139,20 @@ ROWS = (
         "[2026-11-21 19:44:40] Draining: no new connections, 0 rooms in flight",
     ),
     Row(
+        "router-port-taken", ROUTER, Level.ERROR, "router", b"cannot listen on ",
+        r"cannot listen on \S{1,80}:(?P<observed>\d{1,5}): Address already in use; (?P<fix>.*)",
+        "[2026-11-21 19:44:33.880] ERROR cannot listen on 127.0.0.1:8000: Address already in use; free the port or "
+        "choose another with --port",
+        cause="PD218",
+    ),
+    Row(
+        "router-cannot-listen", ROUTER, Level.ERROR, "router", b"cannot listen on ",
+        r"cannot listen on (?P<observed>\S{1,80}:\d{1,5}): (?P<reason>[A-Za-z ]{1,80}); ",
+        "[2026-11-21 19:44:33.875] ERROR cannot listen on 192.0.2.7:8000: Cannot assign requested address; no "
+        "interface of this machine has 192.0.2.7: `ip -br address` lists what they have",
+        cause="PD225",
+    ),
+    Row(
         "router-stopped", ROUTER, Level.INFO, "router", b"Router stopped", r"Router stopped",
         "[2026-11-21 19:44:40] Router stopped",
         proves=(Sign.ORDERED_TO_END,),

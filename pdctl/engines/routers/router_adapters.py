@@ -63,6 +63,29 @@ _SMG_ROWS = (
         cause="PD604",
     ),
     Row(
+        "smg-port-taken", Speaker.SMG, Level.ERROR, "router", b"Failed to bind the HTTP listener on ",
+        r"Error starting router: Failed to bind the HTTP listener on \S{1,80}:(?P<observed>\d{1,5}): "
+        r"Address already in use \(os error \d+\)",
+        "Error starting router: Failed to bind the HTTP listener on 127.0.0.1:8000: Address already in use (os error "
+        "98)",
+        cause="PD218",
+    ),
+    Row(
+        "smg-cannot-listen", Speaker.SMG, Level.ERROR, "router", b"Failed to bind the HTTP listener on ",
+        r"Error starting router: Failed to bind the HTTP listener on (?P<observed>\S{1,80}:\d{1,5}): "
+        r"(?P<reason>[A-Za-z ]{1,80}) \(os error \d+\)",
+        "Error starting router: Failed to bind the HTTP listener on 192.0.2.7:8000: Cannot assign requested address "
+        "(os error 99)",
+        cause="PD225",
+    ),
+    Row(
+        "smg-host-not-ip", Speaker.SMG, Level.ERROR, "router", b"invalid bind host ",
+        r"Error starting router: Configuration error: .{0,200}invalid bind host '(?P<observed>[^']*)': expected an IP",
+        "Error starting router: Configuration error: Invalid value for field 'host': localhost - invalid bind host "
+        "'localhost': expected an IP address such as 0.0.0.0, ::, [::] or [fd00::1]",
+        cause="PD220",
+    ),
+    Row(
         "smg-draining", Speaker.SMG, Level.INFO, "router", b"Beginning graceful shutdown: readiness draining",
         r"Beginning graceful shutdown: readiness draining in_flight=(?P<rooms_running>\d+)",
         "2026-11-21 20:27:08  INFO smg::server: model_gateway/src/server.rs:2039: Beginning graceful shutdown: "

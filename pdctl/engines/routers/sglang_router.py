@@ -341,6 +341,22 @@ ROWS = (
         cause="PD604",
         proves=(Sign.WORKER_MISSED,),
     ),
+    # Its Python command prints these without a time, and the exception again at the end of a traceback.
+    Row(
+        "start-port-taken", ROUTER, Level.ERROR, "router", b"Error starting router: Address already in use",
+        r"Error starting router: Address already in use \(os error \d+\)",
+        "Error starting router: Address already in use (os error 98)", cause="PD218",
+    ),
+    Row(
+        "start-host-not-ip", ROUTER, Level.ERROR, "router", b"Error starting router: Invalid address: ",
+        r"Error starting router: Invalid address: invalid socket address syntax",
+        "Error starting router: Invalid address: invalid socket address syntax", cause="PD220",
+    ),
+    Row(
+        "start-cannot-listen", ROUTER, Level.ERROR, "router", b"Error starting router: ",
+        r"Error starting router: (?P<reason>[A-Z][a-z ]+) \(os error \d+\)",
+        "Error starting router: Cannot assign requested address (os error 99)", cause="PD225",
+    ),
     Row(
         "router-sigterm", ROUTER, Level.INFO, "router", b"Received terminate signal, starting graceful",
         r"Received terminate signal, starting graceful shutdown",
