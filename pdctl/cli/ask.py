@@ -15,7 +15,8 @@ from pdctl.errors import NotFoundError, NotProbedError, PdctlError, UsageError
 from pdctl.fleet import completion_stream
 from pdctl.http_auth import key_of
 from pdctl.launch import credentials, launched, run_health
-from pdctl.launch.run_directory import RunDir, describe_ended, find_run, home
+from pdctl.launch.run_choice import describe_ended, find_run
+from pdctl.launch.run_directory import RunDir, home
 from pdctl.launch.run_record import State
 from pdctl.render import answer, term
 from pdctl.units import flag_seconds

@@ -181,7 +181,8 @@ def of_run(name: str | None, static: bool) -> Subject:
     from pdctl.cli import log_sources
     from pdctl.doctor import request as asking
     from pdctl.launch import clusters, credentials, launched, run_health
-    from pdctl.launch.run_directory import RunDir, describe_ended, find_run, home
+    from pdctl.launch.run_choice import describe_ended, find_run
+    from pdctl.launch.run_directory import RunDir, home
     from pdctl.launch.run_record import State
 
     root = home(os.environ)

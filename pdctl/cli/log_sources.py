@@ -98,7 +98,8 @@ def tell_choice(found: Launched, read: bool = False) -> None:
 
     read: its logs are read, and the answer need not name it: print its name and state too.
     """
-    from pdctl.launch.run_directory import RunDir, describe_ended, ended_badly_since, home
+    from pdctl.launch.run_choice import describe_ended, ended_badly_since
+    from pdctl.launch.run_directory import RunDir, home
     from pdctl.launch.run_record import OVER  # imported late: needed only where no run is named
 
     if found.deployment is None:

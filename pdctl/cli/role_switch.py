@@ -11,9 +11,10 @@ from pdctl.deployment_secret import DeploymentSecret
 from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.fleet.observations import Endpoint
 from pdctl.http_auth import key_of
-from pdctl.launch import credentials, run_directory
+from pdctl.launch import credentials, turned_instances
 from pdctl.launch.deployment import ServerRole
-from pdctl.launch.run_directory import RunDir, find_run, home
+from pdctl.launch.run_choice import find_run
+from pdctl.launch.run_directory import RunDir, home
 from pdctl.render import role_changes as view
 from pdctl.render import term
 from pdctl.suggestions import one_of
@@ -140,8 +141,8 @@ def _record_result(order: SwitchOrder, result: Result, root: Path, directory: Ru
     switch_order.append(directory.path if directory is not None else root, order, result)
     if directory is not None and result.standing is Standing.SWITCHED:
         ranks = result.ranks if result.new_role == ServerRole.PREFILL.value else 0
-        run_directory.note_role(
-            directory.path, result.name, run_directory.TurnedInstance(ServerRole(result.new_role), ranks)
+        turned_instances.note_role(
+            directory.path, result.name, turned_instances.TurnedInstance(ServerRole(result.new_role), ranks)
         )
 
 

@@ -10,7 +10,8 @@ from pdctl.cli import log_sources
 from pdctl.cli.parameters import argument, option
 from pdctl.errors import ExitCode, NotFoundError
 from pdctl.launch import clusters, launched
-from pdctl.launch.run_directory import home, load_all, runs_of_others
+from pdctl.launch.run_choice import load_all, runs_of_others
+from pdctl.launch.run_directory import home
 from pdctl.launch.run_record import State
 from pdctl.render import run_view, term
 from pdctl.units import flag_seconds

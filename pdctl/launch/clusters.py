@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from pdctl import user_files
 from pdctl.errors import PdctlError
-from pdctl.launch.run_directory import KNOWN, LARGEST, check_name
-from pdctl.launch.run_directory import load_all as load_runs
+from pdctl.launch.run_choice import KNOWN
+from pdctl.launch.run_choice import load_all as load_runs
+from pdctl.launch.run_directory import check_name
+from pdctl.launch.run_record import LARGEST
 from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:

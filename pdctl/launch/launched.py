@@ -11,7 +11,8 @@ from pdctl.errors import NotFoundError, NotReadyError, PdctlError, UsageError
 from pdctl.launch import clusters, storage
 from pdctl.launch.log_tail import POLL as LOG_POLL
 from pdctl.launch.log_tail import LogFiles, history, parts
-from pdctl.launch.run_directory import RunDir, describe_ended, find_run, load_all
+from pdctl.launch.run_choice import describe_ended, find_run, load_all
+from pdctl.launch.run_directory import RunDir
 from pdctl.launch.run_record import OVER, State
 from pdctl.suggestions import one_of
 

@@ -2,7 +2,7 @@
 
 $PDCTL_HOME | $XDG_STATE_HOME/pdctl | ~/.local/state/pdctl
   runs/NAME/run.json        schema pdctl.run/1, replaced as a whole at every change
-           roles.json       instances that switched roles while running
+           roles.json       instances that switched roles while running (turned_instances.py)
            plan.json        the output of `pdctl plan`
            topology.yaml    its topology files and --set values, resolved
            deployment-secret  mode 0600, present while the run lives if it has one (credentials.py)
@@ -20,40 +20,23 @@ import json
 import os
 import shlex
 import shutil
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdctl import user_files
-from pdctl.errors import NotFoundError, PdctlError, StorageError, UsageError
-from pdctl.launch import log_tail, procfs, storage
-from pdctl.launch.deployment import Deployment, ServerRole, Spec
+from pdctl.errors import NotFoundError, PdctlError, UsageError
+from pdctl.launch import log_tail, storage
 from pdctl.launch.log_tail import LogTail
-from pdctl.launch.run_record import (
-    GONE,
-    MAY_TELL,
-    NO_LINE,
-    OVER,
-    SCHEMA,
-    Run,
-    RunOutcome,
-    State,
-    decode,
-    encode,
-    left_alive,
-)
+from pdctl.launch.run_record import GONE, LARGEST, OVER, SCHEMA, Run, RunOutcome, State, decode, encode, left_alive
+from pdctl.launch.turned_instances import read_roles, with_roles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
+    from pathlib import Path
 
 
-ROLES_FILE = "roles.json"
 LOCK = "lock"
-LARGEST = 64 << 20  # bytes of a record; that of a run of 1,000 processes with 10,000 events has 3 MiB
 KEPT = 5  # how many earlier runs of the same name are kept
-KNOWN = "pdctl ls lists the runs"  # the fix where the name of an existing run is wanted
 SUPERVISOR = "pdctl.launch"  # the module of a detached run's supervisor; the run's directory follows it
-MODE, PORT = "--disaggregation-mode", "--disaggregation-bootstrap-port"
 
 
 def home(environ: Mapping[str, str]) -> Path:
@@ -303,201 +286,9 @@ def as_document(value: object) -> dict[str, object]:
     return document
 
 
-def load_all(root: Path) -> tuple[tuple[Run, ...], tuple[str, ...]]:
-    """Every run, newest first, and a sentence for each directory that could not be read.
-
-    Raise StorageError if the runs cannot be listed.
-    """
-    runs: list[Run] = []
-    unreadable: list[str] = []
-    try:
-        names = sorted(os.listdir(root / "runs"))  # noqa: PTH208 - names are all we need
-    except (FileNotFoundError, NotADirectoryError):
-        return (), ()
-    except OSError as error:
-        raise user_files.unreadable(root / "runs", error) from None
-    for name in names:
-        found = _try_load(RunDir.of(root, name))
-        if isinstance(found, Run):
-            runs.append(found)
-        elif found:
-            unreadable.append(found)
-    return tuple(sorted(runs, key=lambda run: -run.created)), tuple(unreadable)
-
-
-def _try_load(directory: RunDir) -> Run | str:
-    """The run, or why it cannot be read; empty if there is none, or if it is just being opened."""
-    try:
-        return directory.look()
-    except NotFoundError:
-        return directory.unrecorded()
-    except PdctlError as error:
-        return f"{error.message}; {error.fix}"
-
-
-def runs_of_others() -> tuple[str, ...]:
-    """A sentence for each supervisor that another user runs on this machine: its run is in that user's home."""
-    import pwd  # imported late: needed only if no run is found
-
-    found: dict[str, str] = {}
-    for pid, uid, words in procfs.commands():
-        if uid == os.geteuid():
-            continue
-        with contextlib.suppress(KeyError, ValueError, IndexError):
-            owner = pwd.getpwuid(uid).pw_name
-            run = words[words.index(SUPERVISOR) + 1]
-            home = shlex.quote(str(Path(run).parent.parent))
-            found[run] = f"{owner} runs {run} (pid {pid}): sudo -u {owner} env PDCTL_HOME={home} pdctl …"
-    return tuple(found.values())
-
-
-def find_run(root: Path, name: str | None, also: tuple[State, ...] = ()) -> Run:
-    """The run called `name`, or the only live one. If none is alive: the run that ended last if its state is in `also`,
-    or, if `also` contains STALE, the last stale one. Raise NotFoundError or UsageError."""
-    if name is not None:
-        return _named(root, name)
-    runs, unreadable = load_all(root)
-    conditions = [(run, run.condition) for run in runs]
-    alive = [run for run, condition in conditions if condition not in OVER]
-    if len(alive) > 1:
-        names = ", ".join(run.name for run in alive)
-        raise UsageError(f"{len(alive)} runs are alive: {names}", f"name one of them: {alive[0].name}")
-    if alive:
-        return alive[0]
-    runs = tuple(sorted(runs, key=lambda run: -_last_sign(root, run)))
-    stale = [run for run in runs if run.condition is State.STALE]
-    for run in (*runs[:1], *stale):
-        if run.condition in also:
-            return run
-    if stale:
-        what = f"no run is alive; `{stale[0].name}` is stale: its supervisor died"
-        raise NotFoundError(what, f"pdctl down {stale[0].name}")
-    if not runs:
-        if unreadable:
-            what, _, fix = unreadable[0].partition("; ")
-            raise StorageError(what, fix)
-        raise NotFoundError("; ".join(("no run is alive", *runs_of_others())), "pdctl launch 2p1d")
-    last = runs[0]
-    fix = f"pdctl diagnose --run {last.name}" if last.state is State.FAILED else "pdctl launch 2p1d"
-    raise NotFoundError(f"no run is alive; the last to end, `{last.name}`, {describe_ended(last)}", fix)
-
-
-def _last_sign(root: Path, run: Run) -> float:
-    """When a run ended, in seconds since the epoch; if its supervisor died, when it last wrote a line of its logs."""
-    last = run.events[-1].at if run.events else run.created
-    if run.unsupervised:
-        with contextlib.suppress(OSError):
-            last = max((file.stat().st_mtime for file in RunDir.of(root, run.name).logs.iterdir()), default=last)
-    return last
-
-
-def ended_badly_since(root: Path, chosen: Run) -> tuple[Run, ...]:
-    """The other runs that failed or became stale after `chosen` was launched, the last to end first."""
-    bad = (run for run in load_all(root)[0] if run.condition in (State.FAILED, State.STALE) and run.name != chosen.name)
-    ended = sorted(((_last_sign(root, run), run.name, run) for run in bad), key=lambda each: each[:2], reverse=True)
-    return tuple(run for at, _, run in ended if at >= chosen.created)
-
-
-def describe_ended(run: Run) -> str:
-    """How and why a run ended, in one line: its outcome without the log lines."""
-    if run.condition is State.STALE:
-        return "is stale: its supervisor died"
-    what = "failed" if run.state is State.FAILED else "was stopped"
-    why = run.outcome.message.partition("\n")[0] if run.outcome is not None else ""
-    for words in (f". {MAY_TELL} ", f". {NO_LINE} "):
-        why = why.partition(words)[0]
-    why = why.rstrip(".:")
-    return f"{what}: {why}" if why else what
-
-
-def _named(root: Path, name: str) -> Run:
-    latest, _, number = name.rpartition(".")
-    check_name(latest if number.isdecimal() else name, KNOWN)
-    directory = RunDir.of(root, name)
-    with contextlib.suppress(NotFoundError):
-        return directory.look()
-    if failed := directory.unrecorded():
-        what, _, fix = failed.partition("; ")
-        raise StorageError(what, fix)
-    known = [run.name for run in load_all(root)[0]]
-    nothing = "; ".join(("no run was ever launched here", *runs_of_others()))
-    hint = f"known runs: {', '.join(known)}" if known else f"{nothing}; `pdctl launch FILE` starts one"
-    raise NotFoundError(f"no run `{name}` in {root / 'runs'}", hint)
-
-
 def check_name(name: str, fix: str = "--name my-run") -> str:
     """`name`, if it is a DNS label, because it names directories, jobs and Kubernetes objects; else UsageError."""
     plain = name.replace("-", "").isalnum() and name.isascii() and name == name.lower()
     if not plain or name[0] == "-" or name[-1] == "-" or len(name) > 63:
         raise UsageError(f"run name `{name}` cannot be: use lower-case letters, digits and `-` (at most 63)", fix)
     return name
-
-
-@dataclass(frozen=True, slots=True)
-class TurnedInstance:
-    """An instance that switched roles. `ranks`: how many register with its bootstrap server; 0 for a decode."""
-
-    role: ServerRole
-    ranks: int
-
-
-def note_role(directory: Path, instance: str, turned: TurnedInstance) -> None:
-    """Record an instance's new role. `directory`: the run's."""
-    whole = {**read_roles(directory), instance: turned}
-    text = json.dumps({name: encode(one) for name, one in whole.items()}, indent=1)
-    storage.save_whole(directory / ROLES_FILE, text + "\n")
-
-
-def forget_roles(directory: Path) -> None:
-    (directory / ROLES_FILE).unlink(missing_ok=True)
-
-
-def read_roles(directory: Path) -> dict[str, TurnedInstance]:
-    """Instance → its new role; empty if none has switched."""
-    try:
-        data = user_files.read_regular(directory / ROLES_FILE, LARGEST)
-        return {name: decode(TurnedInstance, value) for name, value in json.loads(data).items()}
-    except FileNotFoundError:
-        return {}
-    except (ValueError, AttributeError) as error:
-        raise PdctlError(f"{directory / ROLES_FILE} cannot be read: {error}", f"rm {directory / ROLES_FILE}") from None
-
-
-def with_roles(deployment: Deployment, turned: Mapping[str, TurnedInstance]) -> Deployment:
-    """`deployment` with the current roles, and with the router command line that matches them."""
-    if not turned:
-        return deployment
-    roles = tuple(_in_role(spec, turned.get(spec.instance)) for spec in deployment.roles)
-    router = deployment.router
-    if router is not None:
-        moved = {spec.url: spec for was, spec in zip(deployment.roles, roles, strict=True) if spec.role != was.role}
-        router = dataclasses.replace(router, argv=tuple(_router_words(router.argv, moved)))
-    return dataclasses.replace(deployment, roles=roles, router=router)
-
-
-def _in_role(spec: Spec, turned: TurnedInstance | None) -> Spec:
-    if turned is None or turned.role is spec.role:
-        return spec
-    argv = list(spec.argv)
-    argv[argv.index(MODE) + 1] = turned.role.value
-    prefill = turned.role is ServerRole.PREFILL and not spec.node
-    port = int(argv[argv.index(PORT) + 1]) if prefill and PORT in argv else None
-    return dataclasses.replace(
-        spec, role=turned.role, argv=tuple(argv), bootstrap_port=port, ranks=turned.ranks if prefill else 0
-    )
-
-
-def _router_words(argv: tuple[str, ...], moved: Mapping[str, Spec]) -> Iterator[str]:
-    """A router's command line with each of `moved` under its new role's flag, a prefill with its bootstrap port."""
-    words = list(argv)
-    while words:
-        word = words.pop(0)
-        spec = moved.get(words[0]) if words and word in ("--prefill", "--decode") else None
-        if spec is None:
-            yield word
-            continue
-        yield from (f"--{spec.role.value}", words.pop(0))
-        if word == "--prefill" and words and not words[0].startswith("-"):
-            words.pop(0)  # the port, or `none`
-        if spec.bootstrap_port is not None:
-            yield str(spec.bootstrap_port)

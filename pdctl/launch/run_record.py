@@ -20,6 +20,7 @@ from pdctl.launch.deployment import (
 T = TypeVar("T")
 UNWRITTEN = types.MappingProxyType({"written": False})  # metadata of a field that stays out of the JSON
 SCHEMA = "pdctl.run/1"
+LARGEST = 64 << 20  # bytes of a record; that of a run of 1,000 processes with 10,000 events has 3 MiB
 # Fields of one word that the verbs print, and that name files.
 PRINTED = frozenset(("name", "host", "place", "subject", "job", "node", "planned", "address", "target", "served_name"))
 BIRTH = 10.0  # seconds

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pdctl.errors import PdctlError, limit_reached
-from pdctl.launch import credentials, ending_reasons, readiness, router_list, run_directory
+from pdctl.launch import credentials, ending_reasons, readiness, router_list, turned_instances
 from pdctl.launch.deployment import OnDeath, ServerRole
 from pdctl.launch.journal import Journal
 from pdctl.launch.log_tail import LogTail, part
@@ -135,7 +135,7 @@ class Supervisor:
         while self._serve_until_a_death():
             self._journal.state(State.STARTING)
             self._end_all()
-            run_directory.forget_roles(self._journal.directory.path)  # everything starts as planned
+            turned_instances.forget_roles(self._journal.directory.path)  # everything starts as planned
             self._pause(self._backoff(max(self._restarts.values())))
 
     def _serve_until_a_death(self) -> bool:
@@ -180,7 +180,7 @@ class Supervisor:
         generation = 1 + max(self._journal.run.process(spec.name).generation for spec in self._nodes(instance))
         self._move(instance, generation)
         directory = self._journal.directory
-        now = run_directory.with_roles(self._deployment, run_directory.read_roles(directory.path))
+        now = turned_instances.with_roles(self._deployment, turned_instances.read_roles(directory.path))
         specs = tuple(spec for spec in now.specs if spec.instance == instance)
         specs = credentials.equipped(specs, self._deployment, directory.path)
         split = generation if self._runtime.moves_ports else 1

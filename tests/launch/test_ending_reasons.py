@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pdctl.doctor.live.running_engines import ended_instance
-from pdctl.launch import ending_reasons, preflight, run_directory, run_health
+from pdctl.launch import ending_reasons, preflight, run_choice, run_directory, run_health
 from pdctl.launch.run_opening import open_run
 from pdctl.launch.run_record import EventKind, Exit, RunEvent, RunOutcome, State, with_process
 from tests.cases import for_each
@@ -139,9 +139,7 @@ def test_only_lines_that_may_tell_why_are_shown(
     assert ("Prefill batch" in said, "POST /v1" in said) == (False, False)
     assert told in said
     ended = dataclasses.replace(run, state=State.FAILED, outcome=RunOutcome(said, 1))
-    assert (
-        run_directory.describe_ended(ended) == f"failed: decode-0 {ending_reasons.in_words(exit)} before it was ready"
-    )
+    assert run_choice.describe_ended(ended) == f"failed: decode-0 {ending_reasons.in_words(exit)} before it was ready"
 
 
 STAMPS = ("2026-11-23 17:39:00.000", "2026-11-23 17:51:17.000", "2026-11-23 17:51:22.000")

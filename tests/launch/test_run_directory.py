@@ -16,25 +16,11 @@ from pathlib import Path
 import pytest
 
 from pdctl.errors import LaunchError, NotFoundError, PdctlError, UsageError
-from pdctl.launch import launched, preflight, procfs, remote, run_directory, run_opening, run_record
-from pdctl.launch.run_opening import Opened, open_run
-from pdctl.launch.run_record import (
-    OVER,
-    EventKind,
-    Exit,
-    Process,
-    Run,
-    RunEvent,
-    RunOutcome,
-    StartStage,
-    State,
-    with_process,
-)
+from pdctl.launch import launched, preflight, procfs, remote, run_choice, run_directory, run_opening, run_record
+from pdctl.launch.run_opening import open_run
+from pdctl.launch.run_record import EventKind, Exit, Process, Run, RunEvent, RunOutcome, StartStage, State, with_process
 from tests.launch.conftest import QUICK, deploy
-
-
-def opened(root: Path, name: str = "blue") -> Opened:
-    return open_run(root, name, deploy(), QUICK, check=preflight.check, argv=("pdctl", "launch"))
+from tests.launch.runs import living, opened, stale
 
 
 def test_a_run_survives_the_disk(tmp_path: Path) -> None:
@@ -96,105 +82,10 @@ def test_the_state_directory() -> None:
     assert run_directory.home({}) == Path.home() / ".local/state/pdctl"
 
 
-def living(root: Path, name: str) -> Run:
-    """A run whose supervisor is this very process."""
-    directory, run, lock = opened(root, name)
-    run = dataclasses.replace(run, supervisor=os.getpid(), supervisor_started=procfs.identity(os.getpid()))
-    directory.save(run)
-    os.close(lock)
-    return run
-
-
-def test_the_only_living_run_need_not_be_named(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="no run is alive"):
-        run_directory.find_run(tmp_path, None)
-    living(tmp_path, "blue")
-    assert run_directory.find_run(tmp_path, None).name == "blue"
-    living(tmp_path, "green")
-    with pytest.raises(UsageError, match="2 runs are alive"):
-        run_directory.find_run(tmp_path, None)
-    assert run_directory.find_run(tmp_path, "blue").name == "blue"
-    with pytest.raises(NotFoundError, match="no run `red`") as missing:
-        run_directory.find_run(tmp_path, "red")
-    assert "blue" in missing.value.fix
-
-
-def stale(root: Path, name: str, **changes: object) -> Run:
-    directory = run_directory.RunDir.of(root, name)
-    run = dataclasses.replace(living(root, name), supervisor_started="other-1", state=State.SERVING, **changes)
-    directory.save(run)
-    return run
-
-
-def test_a_stale_run_is_not_alive(tmp_path: Path) -> None:
-    stale(tmp_path, "cc")
-    with pytest.raises(NotFoundError, match="`cc` is stale: its supervisor died") as caught:
-        run_directory.find_run(tmp_path, None)
-    assert caught.value.fix == "pdctl down cc"
-    assert run_directory.find_run(tmp_path, None, (State.STALE,)).name == "cc"
-    living(tmp_path, "blue")
-    assert run_directory.find_run(tmp_path, None).name == "blue"
-    assert run_directory.find_run(tmp_path, None, (State.STALE,)).name == "blue"
-
-
-def test_a_run_that_failed_is_meant_only_while_it_is_the_latest(tmp_path: Path) -> None:
-    stale(tmp_path, "red", created=1.0)
-    stale(tmp_path, "green", created=2.0)
-    run_directory.RunDir.of(tmp_path, "green").save(
-        dataclasses.replace(run_directory.RunDir.of(tmp_path, "green").load(), state=State.FAILED)
-    )
-    assert run_directory.find_run(tmp_path, None, (State.FAILED,)).name == "green"
-    run_directory.RunDir.of(tmp_path, "green").save(
-        dataclasses.replace(run_directory.RunDir.of(tmp_path, "green").load(), state=State.STOPPED)
-    )
-    with pytest.raises(NotFoundError, match="no run is alive"):
-        run_directory.find_run(tmp_path, None, (State.FAILED,))
-
-
-def ended(root: Path, name: str, launched: float, over: float, state: State, words: str) -> Run:
-    directory, run, lock = opened(root, name)
-    os.close(lock)
-    events = (RunEvent(over, EventKind.ENDED),)
-    run = dataclasses.replace(run, created=launched, events=events, state=state, outcome=RunOutcome(words))
-    directory.save(run)
-    return run
-
-
-def test_without_a_name_the_run_that_ended_last_is_meant_and_not_the_one_launched_last(tmp_path: Path) -> None:
-    ended(tmp_path, "blue", 100.0, 900.0, State.FAILED, "router was killed by SIGKILL")
-    ended(tmp_path, "green", 200.0, 300.0, State.STOPPED, "SIGINT")
-    assert run_directory.find_run(tmp_path, None, OVER).name == "blue"
-    assert run_directory.find_run(tmp_path, None, (State.FAILED,)).name == "blue"
-    with pytest.raises(NotFoundError, match="the last to end, `blue`, failed: router was killed by SIGKILL"):
-        run_directory.find_run(tmp_path, None)
-    stale(tmp_path, "red", created=50.0)  # launched first of all; its logs were written to just now
-    run_directory.RunDir.of(tmp_path, "red").log("router").write_text("alive until now\n")
-    assert run_directory.find_run(tmp_path, None, OVER).name == "red"
-
-
-def test_runs_that_ended_badly_since_the_chosen_one_began_are_known(tmp_path: Path) -> None:
-    ended(tmp_path, "old", 10.0, 20.0, State.FAILED, "x")
-    ended(tmp_path, "blue", 100.0, 900.0, State.FAILED, "router was killed by SIGKILL")
-    ended(tmp_path, "fine", 500.0, 950.0, State.STOPPED, "SIGINT")
-    chosen = ended(tmp_path, "green", 200.0, 1000.0, State.STOPPED, "SIGINT")
-    assert [run.name for run in run_directory.ended_badly_since(tmp_path, chosen)] == ["blue"]
-
-
 def test_a_later_process_with_the_same_number_is_not_taken_for_it(tmp_path: Path) -> None:
     run = dataclasses.replace(living(tmp_path, "blue"), supervisor_started="other-1", state=State.SERVING)
     assert run.condition is State.STALE
     assert dataclasses.replace(run, state=State.STOPPED).condition is State.STOPPED
-
-
-def test_an_unreadable_run_is_named_and_the_others_still_listed(tmp_path: Path) -> None:
-    living(tmp_path, "blue")
-    (tmp_path / "runs" / "red").mkdir()
-    (tmp_path / "runs" / "red" / "run.json").write_text("{")
-    runs, unreadable = run_directory.load_all(tmp_path)
-    assert [run.name for run in runs] == ["blue"]
-    assert "runs/red/run.json cannot be read" in unreadable[0]
-    with pytest.raises(PdctlError, match="cannot be read"):
-        run_directory.find_run(tmp_path, "red")
 
 
 def test_what_a_vanished_supervisor_left_is_ended_and_written_down(tmp_path: Path) -> None:
@@ -257,11 +148,11 @@ def test_a_run_that_ends_in_order_while_it_is_looked_at_is_not_stale(
     directory = run_directory.RunDir.of(tmp_path, "blue")
     directory.save(run)
     ends_when_asked(monkeypatch, directory, run)
-    assert run_directory.find_run(tmp_path, "blue").condition is State.STOPPED
+    assert run_choice.find_run(tmp_path, "blue").condition is State.STOPPED
     directory.save(run)
-    assert [one.condition for one in run_directory.load_all(tmp_path)[0]] == [State.STOPPED]
+    assert [one.condition for one in run_choice.load_all(tmp_path)[0]] == [State.STOPPED]
     directory.save(run)
-    assert run_directory.find_run(tmp_path, None, (State.STOPPED,)).condition is State.STOPPED
+    assert run_choice.find_run(tmp_path, None, (State.STOPPED,)).condition is State.STOPPED
 
 
 def test_a_run_that_was_looked_at_keeps_its_condition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,33 +246,6 @@ def test_a_run_of_another_user_is_not_ended_but_said_to_be_theirs(tmp_path: Path
         theirs.communicate()
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not procfs.LINUX, reason="starts a process of another user")
-def test_runs_that_other_users_supervise_are_named(tmp_path: Path) -> None:
-    """Their directory cannot be read, but whose it is and where stands in the process table."""
-    words = [
-        "setpriv",
-        "--reuid",
-        "65534",
-        "sh",
-        "-c",
-        "echo; read line",
-        run_directory.SUPERVISOR,
-        "/home/n/runs/green",
-        "3",
-    ]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as supervisor:
-        assert supervisor.stdout is not None
-        supervisor.stdout.readline()
-        owner = pwd.getpwuid(65534).pw_name
-        ask = f"sudo -u {owner} env PDCTL_HOME=/home/n pdctl …"
-        said = f"{owner} runs /home/n/runs/green (pid {supervisor.pid}): {ask}"
-        assert said in run_directory.runs_of_others()
-        with pytest.raises(NotFoundError) as missing:
-            run_directory.find_run(tmp_path, None)
-        assert said in missing.value.message
-        supervisor.communicate()
-
-
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_the_logs_of_a_run_are_its_own_and_those_of_earlier_ones_have_a_name(tmp_path: Path, elsewhere: bool) -> None:
     def launch_once(line: str) -> None:
@@ -400,12 +264,12 @@ def test_the_logs_of_a_run_are_its_own_and_those_of_earlier_ones_have_a_name(tmp
     for number in range(1, 9):
         launch_once(f"line {number}")
         assert logs_of("blue") == f"line {number}\n"
-    assert {run.name for run in run_directory.load_all(tmp_path)[0]} == {"blue", *(f"blue.{n}" for n in range(3, 8))}
+    assert {run.name for run in run_choice.load_all(tmp_path)[0]} == {"blue", *(f"blue.{n}" for n in range(3, 8))}
     for number in range(3, 8):
         assert logs_of(f"blue.{number}") == f"line {number}\n"
-        assert run_directory.find_run(tmp_path, f"blue.{number}").state is State.FAILED
+        assert run_choice.find_run(tmp_path, f"blue.{number}").state is State.FAILED
     with pytest.raises(NotFoundError):
-        run_directory.find_run(tmp_path, "blue.2")
+        run_choice.find_run(tmp_path, "blue.2")
     if elsewhere:
         names = sorted(each.name for each in (tmp_path / "logs").iterdir())
         assert names == ["blue", *(f"blue.{n}" for n in range(3, 8))]
@@ -417,7 +281,7 @@ def test_a_launch_that_is_refused_leaves_the_run_before_it_as_it_is(tmp_path: Pa
     taken = preflight.Obstacle("port", "port 1 is taken")
     with pytest.raises(LaunchError):
         open_run(tmp_path, "blue", deploy(), QUICK, check=lambda _: (taken,), argv=("pdctl", "launch"))
-    assert [run.name for run in run_directory.load_all(tmp_path)[0]] == ["blue"]
+    assert [run.name for run in run_choice.load_all(tmp_path)[0]] == ["blue"]
 
 
 def test_logs_in_a_folder_that_another_home_uses_are_not_mixed_with_its_own(tmp_path: Path) -> None:
@@ -490,7 +354,7 @@ def test_what_is_no_file_in_the_place_of_a_record_keeps_nobody_waiting(tmp_path:
         os.mkfifo(place)
     else:
         place.symlink_to("/dev/zero")
-    runs, unreadable = run_directory.load_all(tmp_path)
+    runs, unreadable = run_choice.load_all(tmp_path)
     assert "green" in {run.name for run in runs}
     if file == "notice.json":  # as one that is not there
         assert (len(runs), unreadable) == (2, ())

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pdctl.errors import PdctlError
-from pdctl.launch import run_directory
+from pdctl.launch import turned_instances
 from pdctl.launch.deployment import Deployment, ServerRole, Spec
-from pdctl.launch.run_directory import TurnedInstance
+from pdctl.launch.turned_instances import TurnedInstance
 
 ROUTER = (
     "python", "-m", "pdctl.router", "--policy", "round_robin", "--prefill", "http://h:1", "91", "--prefill",
@@ -33,13 +33,13 @@ def deployment() -> Deployment:
 
 
 def test_what_nobody_switched_is_as_planned(tmp_path: Path) -> None:
-    assert run_directory.read_roles(tmp_path) == {}
-    assert run_directory.with_roles(deployment(), {}) == deployment()
+    assert turned_instances.read_roles(tmp_path) == {}
+    assert turned_instances.with_roles(deployment(), {}) == deployment()
 
 
 def test_a_prefill_that_is_a_decode(tmp_path: Path) -> None:
-    run_directory.note_role(tmp_path, "prefill-1", TurnedInstance(ServerRole.DECODE, 0))
-    now = run_directory.with_roles(deployment(), run_directory.read_roles(tmp_path))
+    turned_instances.note_role(tmp_path, "prefill-1", TurnedInstance(ServerRole.DECODE, 0))
+    now = turned_instances.with_roles(deployment(), turned_instances.read_roles(tmp_path))
     assert now.shape == "1P3D"
     turned = now.roles[1]
     assert (turned.role, turned.bootstrap_port, turned.ranks) == (ServerRole.DECODE, None, 0)
@@ -51,10 +51,10 @@ def test_a_prefill_that_is_a_decode(tmp_path: Path) -> None:
 
 
 def test_a_decode_that_is_a_prefill_and_one_that_came_back(tmp_path: Path) -> None:
-    run_directory.note_role(tmp_path, "decode-0", TurnedInstance(ServerRole.PREFILL, 2))
-    run_directory.note_role(tmp_path, "decode-1", TurnedInstance(ServerRole.PREFILL, 2))
-    run_directory.note_role(tmp_path, "decode-1", TurnedInstance(ServerRole.DECODE, 0))
-    now = run_directory.with_roles(deployment(), run_directory.read_roles(tmp_path))
+    turned_instances.note_role(tmp_path, "decode-0", TurnedInstance(ServerRole.PREFILL, 2))
+    turned_instances.note_role(tmp_path, "decode-1", TurnedInstance(ServerRole.PREFILL, 2))
+    turned_instances.note_role(tmp_path, "decode-1", TurnedInstance(ServerRole.DECODE, 0))
+    now = turned_instances.with_roles(deployment(), turned_instances.read_roles(tmp_path))
     turned = now.roles[2]
     assert (turned.role, turned.bootstrap_port, turned.ranks) == (ServerRole.PREFILL, 93, 2)
     assert now.roles[3] == deployment().roles[3]
@@ -65,7 +65,7 @@ def test_a_decode_that_is_a_prefill_and_one_that_came_back(tmp_path: Path) -> No
 def test_every_node_of_an_instance_goes_with_it(tmp_path: Path) -> None:
     other = spec("decode-0-node1", ServerRole.DECODE, 5, node=1)
     made = Deployment("d", "embedded", "m", "", (*deployment().roles, other), None)
-    now = run_directory.with_roles(made, {"decode-0": TurnedInstance(ServerRole.PREFILL, 4)})
+    now = turned_instances.with_roles(made, {"decode-0": TurnedInstance(ServerRole.PREFILL, 4)})
     assert [(one.role, one.ranks) for one in (now.roles[2], now.roles[4])] == [
         (ServerRole.PREFILL, 4),
         (ServerRole.PREFILL, 0),
@@ -73,13 +73,13 @@ def test_every_node_of_an_instance_goes_with_it(tmp_path: Path) -> None:
 
 
 def test_all_starts_as_planned_again(tmp_path: Path) -> None:
-    run_directory.note_role(tmp_path, "decode-0", TurnedInstance(ServerRole.PREFILL, 2))
-    run_directory.forget_roles(tmp_path)
-    assert run_directory.read_roles(tmp_path) == {}
+    turned_instances.note_role(tmp_path, "decode-0", TurnedInstance(ServerRole.PREFILL, 2))
+    turned_instances.forget_roles(tmp_path)
+    assert turned_instances.read_roles(tmp_path) == {}
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"decode-0": {"role": "both", "ranks": 1}}', '{"decode-0": 3}'])
 def test_a_file_that_cannot_be_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "roles.json").write_text(text)
     with pytest.raises(PdctlError, match=r"roles\.json cannot be read"):
-        run_directory.read_roles(tmp_path)
+        turned_instances.read_roles(tmp_path)

@@ -17,7 +17,8 @@ from pdctl.launch import clusters, kubectl
 from pdctl.launch.clusters import Cluster, ClusterHealth
 from pdctl.launch.kubectl import OPERATORS, Kubectl
 from pdctl.launch.log_tail import LogFiles, LogLine
-from pdctl.launch.run_directory import check_name, home, load_all
+from pdctl.launch.run_choice import load_all
+from pdctl.launch.run_directory import check_name, home
 from pdctl.launch.targets.target import DryRun
 from pdctl.manifests.write.objects import COMPONENT, INSTANCE, MANAGED_BY, OURS, stream
 from pdctl.units import format_duration
