@@ -160,7 +160,9 @@ class _TraceReader:
                 if blocks:
                     self._rule_out(prompt, len(blocks))
                     if self.requests.block_count + len(blocks) > MOST_BLOCKS:
-                        raise UsageError(f"{self.path} has more than {MOST_BLOCKS:,} prefix blocks", cut(self.path))
+                        raise UsageError(
+                            f"{self.path} has more than {MOST_BLOCKS:,} prefix blocks", _command_that_cuts(self.path)
+                        )
             except BadRow as bad:
                 self._skip(number, bad)
                 continue
@@ -381,7 +383,7 @@ def _quote(value: object) -> str:
     return f"`{text if len(text) <= QUOTED else text[:QUOTED] + '…'}`"
 
 
-def cut(path: str | Path) -> str:
+def _command_that_cuts(path: str | Path) -> str:
     return f"read a part of it: head -n 1000000 {shlex.quote(str(path))} > part"
 
 
@@ -394,7 +396,7 @@ def _lines(path: str | Path) -> Generator[bytes, None, None]:
         size, count = size + len(chunk), count + len(lines)
         if size > MOST_BYTES or count > MOST_LINES:
             most = f"{MOST_BYTES >> 30} GiB, unpacked" if size > MOST_BYTES else f"{MOST_LINES:,} lines"
-            raise UsageError(f"{path} has more than {most}", cut(path))
+            raise UsageError(f"{path} has more than {most}", _command_that_cuts(path))
         if len(rest) > LONGEST_LINE:
             raise UsageError(f"{path}:{count + 1}: a line of more than {LONGEST_LINE >> 20} MiB", FORMS)
     yield rest
