@@ -27,7 +27,7 @@ from pdctl.quick_definitions import NamedTuple
 from pdctl.replica.states import ReplicaState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pdctl.fleet.observations import Endpoint, ObservedRouter, RouterWorker
 
@@ -127,6 +127,8 @@ class FleetWatch:
         """What is known of an instance: what it told now, else what it told last, which is noted."""
         if load.heard:
             self._heard[load.name] = HeardLoad(load, time_s)
+            if last is None:  # said once: it will not learn it
+                notes += [f"{_named(load)}: {what}" for what in _lacking(load)]
             return load
         age = f"; its figures are {time_s - last.at_s:.3g} s old" if last is not None else ""
         notes.append(f"{_named(load)}: {load.reason}{age}")
@@ -192,6 +194,14 @@ class FleetWatch:
 
 def _named(load: InstanceLoad) -> str:
     return f"{load.name} ({load.url})"
+
+
+def _lacking(load: InstanceLoad) -> Iterator[str]:
+    """What an instance that tells its load does not tell, and what follows."""
+    if load.role == "prefill" and "waiting_prompt_tokens" not in load.figures:
+        yield "this release does not say how many prompt tokens wait; its backlog counts as 0"
+    if not load.traffic:
+        yield "/metrics tells nothing of requests and their lengths; SGLang has it with --enable-metrics"
 
 
 def _page_size(loads: Sequence[InstanceLoad]) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines.pdctl import own_adapters
 from pdctl.engines.sglang.endpoints import paths
+from pdctl.engines.sglang.loads import HELD, OLD_HELD
 from pdctl.engines.sglang.metrics import METRICS
 from pdctl.fleet import http_client, peer_json, prometheus_text
 from pdctl.fleet.address import Unanswered, parse
@@ -360,21 +361,6 @@ QUEUES_AT_ONCE = 48  # engines
 QUEUE_PATIENCE = 5.0  # seconds for one request, which the scheduler answers
 AGAIN = 0.25  # seconds between requests to an engine that still holds something
 
-# Counts of requests in /v1/loads, by section ("" is the entry itself), sglang 0.5.8 to 0.5.23.
-LOADS = (
-    ("", "num_running_reqs"),
-    ("", "num_waiting_reqs"),
-    ("queues", "grammar"),
-    ("queues", "paused"),
-    ("queues", "retracted"),
-    ("disaggregation", "prefill_prealloc_queue_reqs"),  # up to 0.5.8, then:
-    ("disaggregation", "prefill_bootstrap_queue_reqs"),
-    ("disaggregation", "prefill_inflight_queue_reqs"),
-    ("disaggregation", "decode_prealloc_queue_reqs"),
-    ("disaggregation", "decode_transfer_queue_reqs"),
-    ("disaggregation", "decode_retracted_queue_reqs"),
-)
-OLD_LOADS = (("", "num_reqs"), ("", "num_waiting_reqs"))  # /get_load, 0.5.3
 # The same in /metrics. Engines update these only periodically, so a value may be half a minute old.
 GAUGES = tuple(dict.fromkeys(row.name for row in METRICS if row.queue))
 NOW, METRICS_PATH, OLD = paths("loads")[0], *paths("metrics"), paths("loads")[-1]
@@ -412,11 +398,11 @@ def _held_requests(url: str, probing: Prober) -> tuple[dict[str, float], bool] |
     loads = probing.look(url, NOW)
     entries = peer_json.mappings(peer_json.mapping(loads.body).get("loads"))
     if loads.ok and entries:
-        return _sum_over_ranks(entries, LOADS), False
+        return _sum_over_ranks(entries, HELD), False
     old = probing.look(url, OLD)
     entries = peer_json.mappings(old.body)
     if old.ok and entries:
-        return _sum_over_ranks(entries, OLD_LOADS), False
+        return _sum_over_ranks(entries, OLD_HELD), False
     metrics = probing.ask(url, METRICS_PATH)
     if metrics.ok and (found := prometheus_text.totals(metrics.text)).keys() & set(GAUGES):
         return {name: found[name] for name in GAUGES if found.get(name)}, True

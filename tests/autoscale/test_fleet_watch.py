@@ -30,10 +30,11 @@ class Instance:
 
     def tell(self, metrics: dict[str, float] | None = None, **load: Any) -> None:
         sections = {name: load.pop(name) for name in ("disaggregation", "queues") if name in load}
-        entry = {"num_used_tokens": 0, "max_total_num_tokens": self.pool, **load, **sections}
+        whole = {"num_used_tokens": 0, "max_total_num_tokens": self.pool, "num_waiting_uncached_tokens": 0}
+        entry = {**whole, **load, **sections}
         self.answers["/v1/loads"] = (200, json.dumps({"loads": [entry]}))
-        text = "".join(f"sglang:{name} {value}\n" for name, value in (metrics or {}).items())
-        self.answers["/metrics"] = (200, text) if text else (404, "")
+        counters = metrics or {"num_requests_total": 0}
+        self.answers["/metrics"] = (200, "".join(f"sglang:{name} {value}\n" for name, value in counters.items()))
 
 
 def watch(*endpoints: Endpoint, router: str = "", timeout: float = LONG) -> FleetWatch:
@@ -232,10 +233,21 @@ def test_the_role_of_now_counts(serve: Serve) -> None:
 
 
 def test_recorded_instances_of_0_5_23(serve: Serve) -> None:
-    found = watch(*ends(serve(recorded("0.5.23-2p1d", "prefill0")), serve(recorded("0.5.23-2p1d", "decode0"))))
-    look = found.look(0.0)
-    assert look.notes == ()
+    decode = serve(recorded("0.5.23-2p1d", "decode0"))
+    seen = watch(*ends(serve(recorded("0.5.23-2p1d", "prefill0")), decode))
+    look = seen.look(0.0)
+    lacking = "/metrics tells nothing of requests and their lengths; SGLang has it with --enable-metrics"
+    assert look.notes == (f"decode-0 ({decode}): {lacking}",), "it was not recorded"
     now = look.observation
     assert now is not None
     assert (now.block_tokens, now.kv_blocks_per_replica, now.waiting_prompt_tokens) == (1, 4096, 0)
     assert replicas(look)["decode-0"].decode_steps == 73
+    assert seen.look(1.0).notes == (), "said once"
+
+
+def test_a_release_that_does_not_tell_its_backlog_is_named(serve: Serve) -> None:
+    prefill = serve(recorded("0.5.8-prefill-dp2", "prefill0"))
+    (note, *_) = watch(*ends(prefill, Instance(serve, "decode").url)).look(0.0).notes
+    assert note == (
+        f"prefill-0 ({prefill}): this release does not say how many prompt tokens wait; its backlog counts as 0"
+    )

@@ -184,3 +184,45 @@ def test_real_sglang_from_launch_to_nothing_left(walk: Walk) -> None:
     assert walk.process.wait(120) == -signal.SIGINT
     assert "nothing left: 4 processes gone" in walk.said.read_text()
     assert all(map(closed, walk.ports))
+
+
+@pytest.mark.parametrize("version", ["0.5.23"], indirect=True)
+@pytest.mark.parametrize("walk", ["sglang-router"], indirect=True)
+def test_advice_under_a_burst_and_again_from_its_record(walk: Walk, tmp_path: Path) -> None:
+    record, hung = tmp_path / "fleet.jsonl", tmp_path / "hung.jsonl"
+    watch = ("autoscale", "advise", "-o", "jsonl", "--router", walk.url)
+    with ThreadPoolExecutor(8) as crowd:
+        sent = [crowd.submit(ask, walk.url, number) for number in range(2 * REQUESTS)]
+        live = walk.pdctl(*watch, "--count", "8", "--interval", "3s", "--timeout", "20s", "--record", str(record))
+        assert Counter(one.result() for one in sent) == {200: 2 * REQUESTS}
+    assert (live.returncode, live.stderr) == (0, "")
+    told = [json.loads(line) for line in live.stdout.splitlines()]
+    assert [one["notes"] for one in told] == [[]] * 8
+    seen = [json.loads(line)["observation"] for line in record.read_text().splitlines()[1:]]
+    assert {(one["prefills"], one["decodes"], one["block_tokens"], one["kv_blocks_per_replica"]) for one in seen} == {
+        (2, 1, 1, 4096)
+    }
+    assert any(one["kv_blocks_used"] for one in seen)
+    assert max(one.get("measured", {}).get("requests_per_s", 0) for one in seen) > 0
+    assert seen[-1]["measured"]["output_tokens"] == pytest.approx(6)
+    assert min(seen[-1]["prefill_tokens_per_s"], seen[-1]["kv_ingress_tokens_per_s"]) > 0
+    steps = [next(each for each in one["replicas"] if each["state"] == "decode")["decode_steps"] for one in seen]
+    assert steps == sorted(steps)
+    assert steps[-1] > steps[0]
+    assert len(told[-1]["decisions"]) == 8, told[-1]["undecided"]
+    again = walk.pdctl("autoscale", "advise", "-o", "jsonl", "--replay", str(record))
+    assert again.stdout == live.stdout
+
+    run = json.loads((walk.home / "runs" / walk.name / "run.json").read_text())
+    decode = next(one["pid"] for one in run["processes"] if one["name"] == "decode-0")
+    os.killpg(decode, signal.SIGSTOP)
+    try:
+        silent = walk.pdctl(*watch, "--count", "1", "--timeout", "5s", "--record", str(hung))
+    finally:
+        os.killpg(decode, signal.SIGCONT)
+    (one,) = map(json.loads, silent.stdout.splitlines())
+    assert any(note.startswith("decode-0 (") and "no answer within" in note for note in one["notes"]), one["notes"]
+    assert one["decisions"]
+    assert [each["ready"] for each in json.loads(hung.read_text().splitlines()[1])["observation"]["replicas"]][2:] == [
+        False
+    ]

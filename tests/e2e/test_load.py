@@ -109,7 +109,7 @@ def test_advice_under_a_burst_and_again_from_its_record(deployment: Deployment, 
     seen = observations(record)
     assert all((one["prefills"], one["decodes"], one["block_tokens"]) == (2, 1, 16) for one in seen)
     assert any(one["kv_blocks_used"] for one in seen)
-    assert max(one["measured"].get("requests_per_s", 0) for one in seen) > 0
+    assert max(one.get("measured", {}).get("requests_per_s", 0) for one in seen) > 0
     assert seen[-1]["prefill_tokens_per_s"] > 0
     assert seen[-1]["kv_ingress_tokens_per_s"] > 0
     assert seen[-1]["measured"]["output_tokens"] == 60

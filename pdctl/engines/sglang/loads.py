@@ -37,6 +37,22 @@ LOAD_KEYS: tuple[LoadKey, ...] = (
     LoadKey("decode_busy_us", "", "decode_moments", 2),
 )
 
+# Counts of requests in /v1/loads, by section ("" is the entry itself), sglang 0.5.8 to 0.5.23.
+HELD = (
+    ("", "num_running_reqs"),
+    ("", "num_waiting_reqs"),
+    ("queues", "grammar"),
+    ("queues", "paused"),
+    ("queues", "retracted"),
+    ("disaggregation", "prefill_prealloc_queue_reqs"),  # up to 0.5.8, then:
+    ("disaggregation", "prefill_bootstrap_queue_reqs"),
+    ("disaggregation", "prefill_inflight_queue_reqs"),
+    ("disaggregation", "decode_prealloc_queue_reqs"),
+    ("disaggregation", "decode_transfer_queue_reqs"),
+    ("disaggregation", "decode_retracted_queue_reqs"),
+)
+OLD_HELD = (("", "num_reqs"), ("", "num_waiting_reqs"))  # /get_load, 0.5.3
+
 
 class TrafficMetric(NamedTuple):
     """`role`: the side whose sums tell it. SGLang counts a room's KV transfer where it was sent from."""
