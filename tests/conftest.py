@@ -17,6 +17,7 @@ from xdist.scheduler import LoadFileScheduling
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from types import ModuleType
 
     from xdist.remote import Producer
 
@@ -62,17 +63,23 @@ gc.disable()
 
 
 def pytest_collection(session: pytest.Session) -> None:
-    """Import a share of the test modules in each test process before it collects all of them.
+    """Import a share of the modules in each test process before it collects all of them.
 
-    In a fresh checkout each module is then compiled by one process, and the others find its bytecode.
+    In a fresh checkout each module is then compiled by one process, and the others find its bytecode. So it is with
+    what hypothesis keeps of a module of the package: the constants that it tries as values.
     """
     given = getattr(session.config, "workerinput", None)
     if given is None or [Path(path).resolve() for path in session.config.args] != [HERE]:
         return
-    files = sorted(HERE.rglob("test_*.py"))
-    for path in files[int(given["workerid"].removeprefix("gw")) :: given["workercount"]]:
+    first, step = int(given["workerid"].removeprefix("gw")), given["workercount"]
+    for path in sorted(HERE.rglob("test_*.py"))[first::step]:
         with contextlib.suppress(Exception, pytest.skip.Exception):  # collecting it raises this again, and tells it
-            importlib.import_module(".".join(path.relative_to(HERE.parent).with_suffix("").parts))
+            _imported(path)
+    with contextlib.suppress(ImportError):  # a module of hypothesis's own, which older releases do not have
+        from hypothesis.internal.constants_ast import constants_from_module
+
+        for path in sorted((HERE.parent / "pdctl").rglob("[!_]*.py"))[first::step]:
+            constants_from_module(_imported(path))
 
 
 def pytest_collection_finish() -> None:
@@ -116,6 +123,10 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     report.sections = [(title, text.encode("utf-8", "backslashreplace").decode()) for title, text in report.sections]
     return report
+
+
+def _imported(path: Path) -> ModuleType:
+    return importlib.import_module(".".join(path.relative_to(HERE.parent).with_suffix("").parts))
 
 
 def _name(path: Path) -> str:
