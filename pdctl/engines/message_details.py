@@ -164,12 +164,12 @@ def lost_leg(text: str) -> str:
 
 def unreached_leg(text: str) -> str:
     """ "prefill" or "decode" if pdctl's router says that it could not connect to that leg at all; else ""."""
-    found = _LEG_UNREACHED.search(text)
+    found = _LEG_UNREACHED.search(text) if " no connection" in text else None  # a batch's rooms take long to search
     return found["leg"] if found else ""
 
 
 def leg_answer(text: str) -> LegAnswer | None:
-    found = _LEG_ANSWERED.search(text)
+    found = _LEG_ANSWERED.search(text) if " answered " in text else None
     return LegAnswer(found["leg"], found["url"], found["status"]) if found else None
 
 

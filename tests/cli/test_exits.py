@@ -93,7 +93,7 @@ def test_a_reader_that_left_does_not_change_the_exit_code(argv: str, code: int, 
     )
     (tmp_path / "broken.yaml").write_text("prefill: 1\n")
     words = f"{shlex.quote(sys.executable)} -m pdctl {argv.format(logs=shlex.quote(str(tmp_path)))}"
-    for reader in ("", " | true", " | head -1"):
+    for reader in (" | true", " | head -1") if argv.startswith("diagnose {logs} ") else (" | head -1",):
         command = ["bash", "-c", f"{words}{reader}; exit ${{PIPESTATUS[0]}}"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == code, (reader, done.stdout, done.stderr)
@@ -134,7 +134,7 @@ def test_limits_of_the_shell_are_no_bug_of_pdctl(argv: str, said: str) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS does not limit address space")
 def test_whatever_python_raises_without_memory_is_no_bug_of_pdctl() -> None:
     """There an import ends on a SystemError or half a module, and the report of a bug would fail too."""
-    for kibibytes in range(16_000, 26_000, 1_000):
+    for kibibytes in range(16_000, 26_000, 2_000):
         words = f"ulimit -v {kibibytes}; exec {shlex.quote(sys.executable)} -m pdctl ls"
         done = subprocess.run(["sh", "-c", words], capture_output=True, text=True, timeout=60, check=False)
         assert "bug in pdctl" not in done.stderr, kibibytes

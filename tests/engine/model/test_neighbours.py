@@ -19,11 +19,12 @@ from tests.engine.model.peers import CASES, make_peer
 ROOT = Path(__file__).resolve().parents[3]
 WITHIN = 300.0
 pytestmark = pytest.mark.timeout(600)  # two minutes here under load, most of them imports
-# Every kind of attention, cache layout and MLP.
+# Every kind of attention, cache layout and MLP; by default the oldest processor is given one of each attention.
 SOME = (
     "llama-mha-dim20-page1", "llama-mqa-llama3-rope-page64", "qwen3-qk-norm-mha-page3", "mistral-window-over-pages",
     "gpt-oss-window-within-a-page", "qwen2-moe-shared-expert-gate", "deepseek2-groups-yarn", "deepseek3-noaux",
 )  # fmt: skip
+FEW = ("llama-mha-dim20-page1", "mistral-window-over-pages", "qwen2-moe-shared-expert-gate", "deepseek2-groups-yarn")
 
 
 @pytest.fixture(scope="module")
@@ -36,21 +37,27 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "features",
+    ("features", "models"),
     # By default as the processor is, and as the oldest: `-m heavy` for those between.
-    [pytest.param(one, marks=[pytest.mark.heavy] if at > 1 else []) for at, one in enumerate(FEATURES)],
-    ids=lambda features: " ".join(features.values()) or "as it is",
+    [
+        (FEATURES[0], SOME),
+        (FEATURES[1], FEW),
+        *(pytest.param(one, SOME, marks=pytest.mark.heavy) for one in FEATURES[1:]),
+    ],
+    ids=lambda value: " ".join(value.values()) or "as it is" if isinstance(value, dict) else f"{len(value)} models",
 )
-def test_rows_do_not_depend_on_neighbours_place_or_threads(checkpoints: Path, features: dict[str, str]) -> None:
+def test_rows_do_not_depend_on_neighbours_place_or_threads(
+    checkpoints: Path, features: dict[str, str], models: tuple[str, ...]
+) -> None:
     reason = lacks(features)
     if reason:
         pytest.skip(reason)
     if not features:  # this process is one of those: torch is loaded here already
-        some = [case for case in CASES if case.name in SOME]
+        some = [case for case in CASES if case.name in models]
         assert [line for case in some for line in differences(case, checkpoints / case.name)] == []
         return
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.engine.model.neighbours", str(checkpoints), *SOME],
+        [sys.executable, "-m", "tests.engine.model.neighbours", str(checkpoints), *models],
         env=environment(features), cwd=ROOT, capture_output=True, text=True, timeout=WITHIN, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-2000:]
