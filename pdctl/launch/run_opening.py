@@ -154,9 +154,9 @@ def _elsewhere(directory: RunDir) -> bool:
 
 def _alive(directory: RunDir) -> LaunchError:
     run = directory.load()
-    since = ending_reasons.span(time.time() - run.created)
+    lasted = ending_reasons.span(time.time() - run.created)
     supervisor = "its supervisor is being started" if run.supervisor is None else f"pid {run.supervisor}"
     who = f"job {run.allocation.job}" if run.allocation is not None else supervisor
-    message = f"run `{run.name}` is {run.state.value} at {run.deployment.url} ({who}, since {since})"
+    message = f"run `{run.name}` is {run.state.value} at {run.deployment.url} ({who}, for {lasted})"
     other = shlex.join(["pdctl", "down", run.name])
     return LaunchError(message, f"{other}, or launch beside it with --name and other ports")

@@ -62,7 +62,7 @@ def test_a_launch_waits_for_the_supervisor_of_a_run_that_is_over_to_exit(
 def test_a_second_launch_of_a_living_run_is_refused(tmp_path: Path) -> None:
     _, _, lock = opened(tmp_path)
     with pytest.raises(
-        LaunchError, match=r"run `blue` is starting at \S+ \(its supervisor is being started, since "
+        LaunchError, match=r"run `blue` is starting at \S+ \(its supervisor is being started, for "
     ) as refused:
         opened(tmp_path)
     assert refused.value.fix.startswith("pdctl down blue")
