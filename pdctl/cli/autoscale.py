@@ -86,7 +86,7 @@ def advise(
     ] = None,
     interval: Annotated[str, option(metavar="TIME", help="From look to look.")] = "5s",
     count: Annotated[int | None, option("--count", min=1, help="Looks; until Ctrl-C if not given.")] = None,
-    timeout: Annotated[str, option(metavar="TIME", help="For one look; who has not answered by then is named.")] = "2s",
+    timeout: Annotated[str, option(metavar="TIME", help="For one look; who has not answered by then is named.")] = "4s",
     record: Annotated[str | None, option(metavar="FILE", help="Keep what was observed in a new file.")] = None,
     replay: Annotated[str | None, option(metavar="FILE", help="Decide again by a record; contact nobody.")] = None,
     key_env: Annotated[str, option(metavar="VARIABLE", help="Variable that holds the servers' API key.")] = "",

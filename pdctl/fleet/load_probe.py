@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pdctl.fleet.peer_json import Object
 
 
+AT_ONCE = 192  # instances: some that hang must not take the others' turns
 MOST = 10**15  # of anything that is counted in tokens, rooms, steps or microseconds
 
 
@@ -56,7 +57,7 @@ def probe_loads(
 ) -> tuple[InstanceLoad, ...]:
     """The load of each endpoint, in order, within `deadline` seconds. `metrics`: ask for its traffic too."""
     wanted = ("loads", "metrics") if metrics else ("loads",)
-    found = engine_probe.probe_engines(endpoints, deadline, patience=patience, wanted=wanted, key=key)
+    found = engine_probe.probe_engines(endpoints, deadline, patience=patience, wanted=wanted, key=key, at_once=AT_ONCE)
     return tuple(map(read_load, found))
 
 

@@ -222,6 +222,17 @@ def test_a_router_that_hangs_leaves_the_instances_their_time(serve: Serve, peer:
     assert note.startswith(f"router http://127.0.0.1:{router.port}: ")
 
 
+def test_many_that_hang_leave_the_others_their_turns(serve: Serve, peer: Any) -> None:
+    silent: Peer = peer(hold=True)
+    hanging = [Endpoint(f"prefill-{number}", "prefill", f"http://127.0.0.1:{silent.port}") for number in range(60)]
+    seen = watch(*hanging, Endpoint("decode-0", "decode", Instance(serve, "decode").url), timeout=6 * BRIEF)
+    look = seen.look(0.0)
+    assert replicas(look)["decode-0"].ready
+    assert len(look.notes) == 60
+    assert look.observation is not None
+    assert look.observation.prefills == 60
+
+
 def test_the_role_of_now_counts(serve: Serve) -> None:
     """It was started as a prefill, and is a decode since a role switch."""
     turned, decode = Instance(serve, "prefill"), Instance(serve, "decode")

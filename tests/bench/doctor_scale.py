@@ -116,6 +116,8 @@ def measured(what: str, work: Callable[[], object]) -> object:
 
 
 def probes(ports: dict[str, list], width: int) -> None:
+    from pdctl.autoscale.fleet_watch import FleetWatch
+    from pdctl.doctor.request import listed_endpoints
     from pdctl.fleet import canary_probe
     from pdctl.fleet.bootstrap_probe import Claim, probe_bootstraps
     from pdctl.fleet.engine_probe import probe_engines
@@ -139,6 +141,9 @@ def probes(ports: dict[str, list], width: int) -> None:
     assert all(cell.ok for cell in cells)
     left = measured(f"queues of {len(endpoints)} engines", lambda: canary_probe.queues(endpoints, 60.0))
     assert all(one.read and not one.left for one in left)
+    watch = FleetWatch(endpoints, "", listed_endpoints, timeout=60.0)
+    look = measured(f"advise's look at {len(endpoints)} engines", lambda: watch.look(0.0))
+    assert look.observation.prefills == len(ports["prefills"])
 
 
 def verb(ports: dict[str, list], width: int) -> None:

@@ -204,7 +204,7 @@ def test_advice_under_a_burst_and_again_from_its_record(walk: Walk, tmp_path: Pa
     }
     assert any(one["kv_blocks_used"] for one in seen)
     assert max(one.get("measured", {}).get("requests_per_s", 0) for one in seen) > 0
-    assert seen[-1]["measured"]["output_tokens"] == pytest.approx(6)
+    assert 1 < seen[-1]["measured"]["output_tokens"] <= 6, "some answers end before their six tokens"
     assert min(seen[-1]["prefill_tokens_per_s"], seen[-1]["kv_ingress_tokens_per_s"]) > 0
     steps = [next(each for each in one["replicas"] if each["state"] == "decode")["decode_steps"] for one in seen]
     assert steps == sorted(steps)
