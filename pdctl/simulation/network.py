@@ -167,7 +167,6 @@ class Network:
                         top = rate if rate > top else top
             room[link] = max(0.0, self._capacity[link] - taken)
             fastest[link] = top
-        first = dict(room)
         found: dict[int, tuple[float, int]] = {}
         heap = [(room[link] / count, link) for link, count in counts.items()]
         heapify(heap)
@@ -182,14 +181,16 @@ class Network:
                 heapreplace(heap, (now, link))
                 continue
             heappop(heap)
+            held = (share, link)
             for flow in self._flows_on[link]:
                 if flow in affected and flow not in found:
-                    found[flow] = (share, link)
+                    found[flow] = held
                     for other in links_of[flow]:
                         counts[other] -= 1
-                        room[other] = max(0.0, room[other] - share)
+                        rest = room[other] - share
+                        room[other] = rest if rest > 0.0 else 0.0
             counts[link] = 0
-        loads = {link: (self._capacity[link] - room[link], fastest[link]) for link in first}
+        loads = {link: (self._capacity[link] - room[link], fastest[link]) for link in room}
         return found, loads
 
     def _without_bottleneck(
@@ -236,17 +237,24 @@ class Network:
                     affected.update(self._flows_on[link])
 
     def _adopt(self, now_ns: int, rates: dict[int, tuple[float, int]]) -> list[FlowChange]:
+        # As `bytes_left` and `_duration_ns`, written out: of many flows on one link each begin and end moves all ends.
         changes = []
+        rate_of, left_of, since_of, version_of = self._rate, self._left, self._since, self._version
         for flow, (rate, bottleneck) in rates.items():
-            before = self._rate[flow]
+            before = rate_of[flow]
             self._bottleneck[flow] = bottleneck
-            if abs(rate - before) <= SLACK * before:
+            if -SLACK * before <= rate - before <= SLACK * before:
                 continue
-            left = self.bytes_left(now_ns, flow)
-            self._left[flow], self._since[flow], self._rate[flow] = left, now_ns, rate
+            left = left_of[flow]
             if before:  # the version of a flow that begins is new already
-                self._version[flow] += 1
-            changes.append(FlowChange(now_ns + _duration_ns(left, rate), flow, self._version[flow]))
+                left -= before * (now_ns - since_of[flow]) / SECOND
+                left = left if left > 0.0 else 0.0
+                left_of[flow] = left
+                version_of[flow] += 1
+            since_of[flow], rate_of[flow] = now_ns, rate
+            exact = left * SECOND / rate
+            whole = int(exact)
+            changes.append(FlowChange(now_ns + (whole if whole == exact else whole + 1), flow, version_of[flow]))
         return changes
 
 
