@@ -53,42 +53,60 @@ class ScalingPolicyName(str, Enum):
 
 
 class ScalingPolicy(NamedTuple):
-    """`settings`: the record whose defaults hold where none are given; `propose` takes a history and such a record."""
+    """`settings`: the record whose defaults hold where none are given; `propose` takes a history and such a record.
+
+    `interval_s`: seconds between two decisions where nobody says otherwise; None: it has no period of its own.
+    """
 
     settings: type[Any]
     propose: Callable[[Sequence[Observation], Any], Decision]
     meaning: str
+    interval_s: float | None
 
 
 POLICIES: dict[ScalingPolicyName, ScalingPolicy] = {
     ScalingPolicyName.BLITZ: ScalingPolicy(
-        BlitzBounds, propose_blitz, "BlitzScale's planner: backlog, KV memory and KV ingress, each within two bounds"
+        BlitzBounds,
+        propose_blitz,
+        "BlitzScale's planner: backlog, KV memory and KV ingress, each within two bounds",
+        0.1,  # planner.rs turns without a pause; the shortest batches it waits for take about as long
     ),
     ScalingPolicyName.THRESHOLDS: ScalingPolicy(
-        ThresholdSettings, propose_thresholds, "one more if any queue or KV use is high, one less if all are low"
+        ThresholdSettings,
+        propose_thresholds,
+        "one more if any queue or KV use is high, one less if all are low",
+        5.0,  # Dynamo's load mode decides every 5 s
     ),
     ScalingPolicyName.RATIO: ScalingPolicy(
-        RatioSettings, propose_ratio, "as many replicas as there are, shared out by what each role needs"
+        RatioSettings, propose_ratio, "as many replicas as there are, shared out by what each role needs", 5.0
     ),
-    ScalingPolicyName.STATIC: ScalingPolicy(StaticSettings, propose_static, "a fixed number of each role"),
+    ScalingPolicyName.STATIC: ScalingPolicy(StaticSettings, propose_static, "a fixed number of each role", None),
     ScalingPolicyName.DYNAMO_LOAD: ScalingPolicy(
         DynamoLoadSettings,
         propose_dynamo_load,
         "Dynamo's load mode: one more if all of a role miss the target",
+        5.0,  # Dynamo's load mode decides every 5 s
     ),
     ScalingPolicyName.DYNAMO_THROUGHPUT: ScalingPolicy(
         DynamoThroughputSettings,
         propose_dynamo_throughput,
         "Dynamo's throughput mode: what expected arrivals need",
+        180.0,  # Dynamo's throughput mode decides every 180 s
     ),
     ScalingPolicyName.WVA: ScalingPolicy(
-        WvaSettings, propose_wva, "llm-d's saturation rule: keep some KV memory and queue to spare on average"
+        WvaSettings,
+        propose_wva,
+        "llm-d's saturation rule: keep some KV memory and queue to spare on average",
+        30.0,  # as long as llm-d waits between two looks
     ),
     ScalingPolicyName.KPA: ScalingPolicy(
-        KpaSettings, propose_kpa, "Knative's averages: a stable window, and a panic window for bursts"
+        KpaSettings,
+        propose_kpa,
+        "Knative's averages: a stable window, and a panic window for bursts",
+        2.0,  # Knative: the tick of its autoscaler
     ),
     ScalingPolicyName.ORACLE: ScalingPolicy(
-        OracleSettings, propose_oracle, "clairvoyant: the fewest replicas for the arrivals it is told of"
+        OracleSettings, propose_oracle, "clairvoyant: the fewest replicas for the arrivals it is told of", 1.0
     ),
 }
 

@@ -8,164 +8,232 @@ time to its first token. The deployment must be idle but for these requests.
 from __future__ import annotations
 
 import random
-from itertools import combinations
+from dataclasses import asdict, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
 from pdctl.errors import NotProbedError, PdctlError
 from pdctl.fleet import http_client, peer_json
 from pdctl.fleet.request_timing import TimedAnswer, TimedRequest, send_open_loop
+from pdctl.layout import model_config
+from pdctl.layout.gpu_memory import copy_bytes, kv_bytes_per_token, kv_itemsize
+from pdctl.policy.observation import SMALLEST
 from pdctl.quick_definitions import NamedTuple
+from pdctl.simulation.cost_fit import IDLE, Measurements, PromptSample, StepSample, fit_costs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pdctl.simulation.cost_profile import CostProfile
+
 REPEATS = 5  # prompts of each length; their median counts
-DECODE_TOKENS = 48  # tokens of each room of a decode measurement
+DECODE_TOKENS = 48  # tokens that each room generates beside the others
+LONGEST = 4096  # tokens of context that are measured at most
+MOST_ROOMS = 32  # of one decode
 SMALLEST_TOKEN = 8  # ids below are special in most vocabularies
-IDLE = "send nothing else meanwhile, and try again"
 
 
 class CalibrationTarget(NamedTuple):
-    """A deployment behind one router. `prefills`: URLs of the engines whose counters are read."""
+    """A deployment behind one router, and the URLs of its engines. `checkpoint`: where the model's config.json is."""
 
     router: str
     prefills: tuple[str, ...]
-    decodes: int
-    vocabulary: int  # token ids from SMALLEST_TOKEN up to this are sent
-    context_tokens: int  # of the shortest of its engines
-    decode_rooms: int  # that one decode runs at once
+    decodes: tuple[str, ...]
+    checkpoint: str
     key: str = ""
     answer_within_s: float = 120.0
 
 
-class StepSample(NamedTuple):
-    """One measured step: `rooms` of it, tokens computed (prefill) or tokens of KV cache of all rooms (decode)."""
+class EngineFacts(NamedTuple):
+    """What an engine says of itself in /server_info."""
 
-    rooms: int
-    tokens: float
-    seconds: float
-
-
-class Measurements(NamedTuple):
-    prefill_steps: tuple[StepSample, ...]  # () if the engines count no busy time
-    decode_steps: tuple[StepSample, ...]
-    first_tokens: tuple[StepSample, ...]  # `seconds`: TTFT as a client sees it
+    context_tokens: int
+    page_tokens: int
+    pool_tokens: int
+    running_rooms: int
+    step_tokens: int
+    gpus: int
+    kv_dtype: str
 
 
-class FittedCosts(NamedTuple):
-    """The measured part of a cost profile, by the names of CostProfile, and how far the fit is from the samples.
+class Calibrated(NamedTuple):
+    """A measured profile. `measured`: the fields that were; the others are those of the profile it was begun from."""
 
-    `error`: root mean square of (fitted − measured) / measured, for each of prefill, decode and ttft.
-    """
-
-    costs: dict[str, float]
+    profile: CostProfile
+    measured: tuple[str, ...]
     error: dict[str, float]
 
 
-def measure(target: CalibrationTarget, seed: int, tell: Callable[[str], None]) -> Measurements:
-    """Raise NotProbedError if the router or a counter cannot be read, PdctlError if an answer fails."""
-    rng = random.Random(f"{seed}/calibration")
-    prefill_steps, first_tokens = [], []
-    _answers(target, [_request(rng, target, 16, 4) for _ in target.prefills for _ in range(2)])  # connections, caches
-    for length in _lengths(target.context_tokens - 2):
+def calibrate(target: CalibrationTarget, base: CostProfile, seed: int, tell: Callable[[str], None]) -> Calibrated:
+    """Raise NotProbedError if a server or a counter cannot be read, PdctlError if an answer fails."""
+    prefill, decode = _read_facts(target.prefills[0], target), _read_facts(target.decodes[0], target)
+    model = model_config.load(target.checkpoint)
+    sizes = {
+        "layers": model.layers,
+        "weight_bytes": copy_bytes(model),
+        "kv_bytes_per_token": kv_bytes_per_token(model, 1, kv_itemsize(decode.kv_dtype, model)),
+        "block_tokens": decode.page_tokens,
+        "kv_blocks": decode.pool_tokens // decode.page_tokens,
+        "prefill_batch_tokens": prefill.step_tokens,
+        "prefill_batch_rooms": prefill.running_rooms,
+        "decode_batch_rooms": decode.running_rooms,
+        "gpus": decode.gpus,
+    }
+    context = min(prefill.context_tokens, decode.context_tokens, LONGEST)
+    driver = _Driver(target, model.vocab, context, random.Random(f"{seed}/calibration"))
+    measured = _measure(driver, prefill.step_tokens, min(MOST_ROOMS, decode.running_rooms), tell)
+    found = fit_costs(measured, sizes["kv_bytes_per_token"])
+    costs = {name: max(value, SMALLEST) if name == "decode_step_s" else value for name, value in found.costs.items()}
+    # The time of a hand-over that is not its bytes is part of request_s.
+    profile = replace(base, **sizes, **costs, handover_s=0.0)  # type: ignore[arg-type]  # costs are of its float fields
+    return Calibrated(profile, (*sizes, *costs, "handover_s"), found.error)
+
+
+def write_profile(found: Calibrated, deployment: str) -> str:
+    """The text of a profile's file: what was measured first, then what was not."""
+    error = ", ".join(f"{name} {100 * value:.0f} %" for name, value in found.error.items())
+    values = asdict(found.profile)
+    lines = [
+        f"# Measured by pdctl simulate calibrate on {deployment}.",
+        f"# Root mean square of (fitted − measured) / measured: {error}.",
+        *(f"{name}: {_number(values[name])}" for name in values if name in found.measured),
+        "",
+        "# Not measured: as in the profile it was begun from.",
+        *(f"{name}: {_number(values[name])}" for name in values if name not in found.measured),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.6g}"
+
+
+def _read_facts(url: str, target: CalibrationTarget) -> EngineFacts:
+    for path in ("/server_info", "/get_server_info"):
+        answer = http_client.get(url.rstrip("/") + path, 5.0, key=target.key)
+        if answer.status != 404:
+            break
+    info = peer_json.mapping(answer.json())
+    if not answer.ok or not info:
+        raise NotProbedError(f"{url}{path}: {answer.reason or f'answered {answer.status}'}", "pdctl status")
+
+    def whole(name: str) -> int:
+        value = peer_json.integer(info.get(name))
+        return value if value is not None and value > 0 else 0
+
+    states = peer_json.mappings(info.get("internal_states"))
+    pool = whole("max_total_num_tokens") or max(
+        (peer_json.integer(one.get("max_total_num_tokens")) or 0 for one in states), default=0
+    )
+    rooms = whole("max_running_requests") or max(
+        (peer_json.integer(one.get("effective_max_running_requests_per_dp")) or 0 for one in states), default=0
+    )
+    context = whole("context_length") or whole("max_req_input_len") or pool
+    if not pool or not context:
+        raise NotProbedError(f"{url}{path} says neither the size of its KV pool nor a context length", "pdctl doctor")
+    return EngineFacts(
+        context_tokens=context,
+        page_tokens=whole("page_size") or 1,
+        pool_tokens=pool,
+        running_rooms=rooms or 64,
+        step_tokens=whole("chunked_prefill_size") or whole("max_prefill_tokens") or 8192,
+        gpus=(whole("tp_size") or 1) * (whole("pp_size") or 1),
+        kv_dtype=peer_json.text(info.get("kv_cache_dtype")) or "auto",
+    )
+
+
+class _Driver:
+    """Sends prompts of random ids: none begins as another one, so that no prefix cache helps."""
+
+    def __init__(self, target: CalibrationTarget, vocabulary: int, context_tokens: int, rng: random.Random) -> None:
+        self.target, self.context_tokens = target, context_tokens
+        self._span, self._rng = vocabulary - SMALLEST_TOKEN, rng
+
+    def ask(self, count: int, prompt_tokens: int, output_tokens: int) -> tuple[TimedAnswer, ...]:
+        """Send `count` requests at once and wait for all of them. Raise PdctlError for the first that failed."""
+        target = self.target
+        requests = [TimedRequest(0.0, self._ids(prompt_tokens), output_tokens) for _ in range(count)]
+        answers = send_open_loop(target.router, requests, target.answer_within_s, target.key)
+        for answer in answers:
+            if answer.problem:
+                raise PdctlError(f"{target.router}: {answer.problem}", "pdctl doctor, then try again")
+        return answers
+
+    def _ids(self, count: int) -> tuple[int, ...]:
+        return tuple(SMALLEST_TOKEN + int(self._rng.random() * self._span) for _ in range(count))
+
+    def prefill_counters(self) -> tuple[int, float] | None:
+        """Prompt tokens computed and seconds spent on them, over all prefills; None if one does not count them."""
+        tokens, micros = 0, 0
+        for url in self.target.prefills:
+            answer = http_client.get(url.rstrip("/") + "/v1/loads", 5.0, key=self.target.key)
+            if not answer.reached:
+                raise NotProbedError(f"{url}/v1/loads: {answer.reason}", "pdctl status")
+            for load in peer_json.mappings(peer_json.mapping(answer.json()).get("loads")):
+                computed = peer_json.integer(load.get("total_prefill_uncached_tokens"))
+                busy = peer_json.integer(load.get("total_prefill_busy_us"))
+                if computed is None or busy is None:
+                    return None
+                tokens, micros = tokens + computed, micros + busy
+        return tokens, micros / 1e6
+
+
+def _measure(driver: _Driver, step_tokens: int, decode_rooms: int, tell: Callable[[str], None]) -> Measurements:
+    prompts, first_tokens = [], []
+    driver.ask(2 * len(driver.target.prefills), 16, 4)  # connections and caches
+    for length in _lengths(driver.context_tokens - 2):
         tell(f"prefill: {REPEATS} prompts of {length} tokens")
-        steps, waits = [], []
+        steps, waits, computed = [], [], 0
         for _ in range(REPEATS):
-            before = _prefill_counters(target)
-            answer = _answers(target, [_request(rng, target, length, 1)])[0]
-            after = _prefill_counters(target)
+            before = driver.prefill_counters()
+            (answer,) = driver.ask(1, length, 1)
+            after = driver.prefill_counters()
             waits.append(answer.token_s[0] - answer.sent_s)
             if before is not None and after is not None:
-                tokens, seconds = after[0] - before[0], after[1] - before[1]
-                if tokens != length:
-                    raise PdctlError(
-                        f"{target.router}: a prompt of {length} tokens was sent and {tokens} were computed", IDLE
-                    )
-                steps.append(seconds)
+                computed = after[0] - before[0]
+                if computed == length:  # else a health request ran in the same step
+                    steps.append(after[1] - before[1])
+        if computed and not steps:
+            what = f"prompts of {length} tokens were sent, and the prefills computed {computed} at a time"
+            raise PdctlError(f"{driver.target.router}: {what}", IDLE)
         if steps:
-            prefill_steps.append(StepSample(1, length, median(steps)))
+            prompts.append(PromptSample.of(length, step_tokens, median(steps)))
         first_tokens.append(StepSample(1, length, median(waits)))
-    decode_steps = []
-    for length in (16, _lengths(target.context_tokens - DECODE_TOKENS)[-1]):
-        for rooms in _powers(target.decode_rooms):
-            tell(f"decode: {rooms} rooms of {length} tokens")
-            asked = [_request(rng, target, length, DECODE_TOKENS) for _ in range(rooms * target.decodes)]
-            if (sample := _decode_sample(_answers(target, asked), rooms, length)) is not None:
-                decode_steps.append(sample)
-    return Measurements(tuple(prefill_steps), tuple(decode_steps), tuple(first_tokens))
+    decode_steps = _measure_decode(driver, decode_rooms, first_tokens, tell)
+    return Measurements(tuple(prompts), decode_steps, tuple(first_tokens))
 
 
-def fit_costs(measured: Measurements, kv_bytes_per_token: int) -> FittedCosts:
-    """Raise PdctlError if there are too few samples to tell the coefficients apart."""
-    costs: dict[str, float] = {}
-    error: dict[str, float] = {}
-    rows: list[tuple[tuple[float, ...], float]]
-    if measured.prefill_steps:
-        rows = [((1.0, one.tokens, one.tokens**2), one.seconds) for one in measured.prefill_steps]
-        found, error["prefill"] = fit_non_negative(rows)
-        costs |= dict(zip(("prefill_step_s", "prefill_token_s", "prefill_square_s"), found, strict=True))
-    rows = [((1.0, float(one.rooms), one.tokens), one.seconds) for one in measured.decode_steps]
-    found, error["decode"] = fit_non_negative(rows)
-    costs |= dict(zip(("decode_step_s", "decode_room_s", "decode_token_s"), found, strict=True))
-    # What is left of TTFT after the prefill step: a constant for each request, and its bytes.
-    steps = {one.tokens: one.seconds for one in measured.prefill_steps}
-    beside = [(one.tokens, one.seconds - steps.get(one.tokens, 0.0)) for one in measured.first_tokens]
-    rows = [((1.0, tokens), max(left, 1e-6)) for tokens, left in beside]
-    (constant, each_token), error["ttft"] = fit_non_negative(rows)
-    costs["request_s"] = constant
-    if each_token > 0:
-        costs["nic_bytes_per_s"] = kv_bytes_per_token / each_token
-    return FittedCosts(costs, error)
+def _measure_decode(
+    driver: _Driver, most_rooms: int, first_tokens: Sequence[StepSample], tell: Callable[[str], None]
+) -> tuple[StepSample, ...]:
+    """Rooms in powers of two, of short prompts and of long ones; each generates until the last of them has joined."""
+    found: list[StepSample] = []
+    target = driver.target
+    for prompt in (first_tokens[0], first_tokens[max(0, len(first_tokens) - 3)]):
+        for rooms in _powers(most_rooms):
+            asked = rooms * len(target.decodes)
+            step = min((one.seconds for one in found), default=prompt.seconds / 4)
+            joining = prompt.seconds * asked / len(target.prefills) / step
+            length = int(prompt.tokens)
+            tokens = min(DECODE_TOKENS + int(1.5 * joining), driver.context_tokens - length - 1)
+            tell(f"decode: {rooms} rooms of {length} tokens, {tokens} tokens each")
+            if (sample := _decode_sample(driver.ask(asked, length, tokens), rooms, length)) is not None:
+                found.append(sample)
+    return tuple(found)
 
 
-def fit_non_negative(rows: Sequence[tuple[Sequence[float], float]]) -> tuple[tuple[float, ...], float]:
-    """Coefficients ≥ 0 with the least squares of relative errors, and the root of their mean.
-
-    Each row: the factors, and the measured value (> 0). All subsets of coefficients are tried: there are a few at most.
-    """
-    width = len(rows[0][0]) if rows else 0
-    if len(rows) < width or not rows:
-        raise PdctlError(f"{len(rows)} measurements are too few for {width} coefficients", "measure more lengths")
-    scale = [max(abs(factors[at]) for factors, _ in rows) or 1.0 for at in range(width)]
-    relative = [[factor / scale[at] / value for at, factor in enumerate(factors)] for factors, value in rows]
-    best: tuple[float, tuple[float, ...]] | None = None
-    for size in range(1, width + 1):
-        for chosen in combinations(range(width), size):
-            solved = _least_squares([[row[at] for at in chosen] for row in relative])
-            if solved is None or min(solved) < 0:
-                continue
-            whole = [0.0] * width
-            for at, value in zip(chosen, solved, strict=True):
-                whole[at] = value
-            squares = sum((sum(f * w for f, w in zip(row, whole, strict=True)) - 1) ** 2 for row in relative)
-            if best is None or squares < best[0]:
-                best = squares, tuple(w / scale[at] for at, w in enumerate(whole))
-    if best is None:
-        raise PdctlError("the measurements fit no costs that are 0 or more", IDLE)
-    return best[1], (best[0] / len(rows)) ** 0.5
-
-
-def _least_squares(rows: Sequence[Sequence[float]]) -> list[float] | None:
-    """x for the least squares of rows · x − 1, by the normal equations; None if they have no single solution."""
-    width = len(rows[0])
-    system = [
-        [sum(row[i] * row[j] for row in rows) for j in range(width)] + [sum(row[i] for row in rows)]
-        for i in range(width)
-    ]
-    for at in range(width):
-        pivot = max(range(at, width), key=lambda i: abs(system[i][at]))
-        if abs(system[pivot][at]) < 1e-12 * max(1e-300, *(abs(value) for value in system[pivot])):
+def _decode_sample(answers: Sequence[TimedAnswer], rooms: int, length: int) -> StepSample | None:
+    """What a step takes while all rooms run; None if they never did for long enough to tell."""
+    all_from = max(answer.token_s[1] for answer in answers)
+    all_until = min(answer.token_s[-1] for answer in answers)
+    steps, lengths = [], []
+    for answer in answers:
+        within = [at for at in answer.token_s if all_from <= at <= all_until]
+        if len(within) < DECODE_TOKENS // 4:
             return None
-        system[at], system[pivot] = system[pivot], system[at]
-        for below in range(at + 1, width):
-            ratio = system[below][at] / system[at][at]
-            system[below] = [b - ratio * a for a, b in zip(system[at], system[below], strict=True)]
-    solved = [0.0] * width
-    for at in reversed(range(width)):
-        known = sum(system[at][j] * solved[j] for j in range(at + 1, width))
-        solved[at] = (system[at][width] - known) / system[at][at]
-    return solved
+        steps.append((within[-1] - within[0]) / (len(within) - 1))
+        lengths.append(length + answer.token_s.index(within[0]) + len(within) / 2)
+    return StepSample(rooms, rooms * sum(lengths) / len(lengths), median(steps))
 
 
 def _lengths(most: int) -> list[int]:
@@ -175,48 +243,3 @@ def _lengths(most: int) -> list[int]:
 
 def _powers(most: int) -> list[int]:
     return [1 << at for at in range(max(1, most).bit_length()) if 1 << at <= most]
-
-
-def _request(rng: random.Random, target: CalibrationTarget, length: int, output_tokens: int) -> TimedRequest:
-    """Random ids: no prompt begins as another one, so that no prefix cache helps."""
-    span = target.vocabulary - SMALLEST_TOKEN
-    ids = tuple(SMALLEST_TOKEN + int(rng.random() * span) for _ in range(length))
-    return TimedRequest(0.0, ids, output_tokens)
-
-
-def _answers(target: CalibrationTarget, requests: Sequence[TimedRequest]) -> tuple[TimedAnswer, ...]:
-    answers = send_open_loop(target.router, requests, target.answer_within_s, target.key)
-    for answer in answers:
-        if answer.problem:
-            raise PdctlError(f"{target.router}: {answer.problem}", "pdctl doctor, then try again")
-    return answers
-
-
-def _decode_sample(answers: Sequence[TimedAnswer], rooms: int, length: int) -> StepSample | None:
-    """What a step takes while all rooms run; None if they never did for long enough to tell."""
-    all_from = max(answer.token_s[1] for answer in answers)
-    all_until = min(answer.token_s[-1] for answer in answers)
-    each = []
-    for answer in answers:
-        within = [at for at in answer.token_s if all_from <= at <= all_until]
-        if len(within) > DECODE_TOKENS // 4:
-            each.append((within[-1] - within[0]) / (len(within) - 1))
-    if len(each) < len(answers):
-        return None
-    return StepSample(rooms, rooms * (length + DECODE_TOKENS / 2), median(each))
-
-
-def _prefill_counters(target: CalibrationTarget) -> tuple[int, float] | None:
-    """Prompt tokens computed and seconds spent on them, summed over all prefills; None if one does not count them."""
-    tokens, micros = 0, 0
-    for url in target.prefills:
-        answer = http_client.get(url.rstrip("/") + "/v1/loads", 5.0, key=target.key)
-        if not answer.reached:
-            raise NotProbedError(f"{url}/v1/loads: {answer.reason}", "pdctl status")
-        for load in peer_json.mappings(peer_json.mapping(answer.json()).get("loads")):
-            computed = peer_json.integer(load.get("total_prefill_uncached_tokens"))
-            busy = peer_json.integer(load.get("total_prefill_busy_us"))
-            if computed is None or busy is None:
-                return None
-            tokens, micros = tokens + computed, micros + busy
-    return tokens, micros / 1e6

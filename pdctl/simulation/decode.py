@@ -53,7 +53,6 @@ class RunningRooms:
         "_leaving",
         "_tokens",
         "began_ns",
-        "busy_ns",
         "costs",
         "steps",
         "stretches",
@@ -62,7 +61,6 @@ class RunningRooms:
     def __init__(self, costs: DecodeCosts) -> None:
         self.costs = costs
         self.steps = 0
-        self.busy_ns = 0
         self.began_ns = 0
         self.stretches: list[tuple[int, int, int]] = []
         self._dropped = 0  # stretches
@@ -122,7 +120,6 @@ class RunningRooms:
 
     def advance(self, steps: int) -> None:
         """Let so many steps since `begin` have ended; no room may have left in between."""
-        self.busy_ns += self.end_of(steps) - self.began_ns
         self.steps += steps
         self._tokens += steps * len(self._leaving)
         self.stretches.append((self._first, self._growth, steps))

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from pdctl.replica.states import STATES, ReplicaState
+from pdctl.replica.states import STATES, CountsAs, ReplicaState, Weights
 from pdctl.replica.transitions import ReplicaEvent
-from pdctl.simulation.decode import RunningRooms
-from pdctl.simulation.kernel import EventClass, Kernel, LoggedEvent
+from pdctl.simulation.decode import ATTO, RunningRooms
+from pdctl.simulation.kernel import SECOND, EventClass, Kernel, LoggedEvent
 from pdctl.simulation.prefill import PromptPasses
 from pdctl.simulation.prefix_cache import PrefixCache
 from pdctl.simulation.room_path import RoomPath
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pdctl.policy.orders import ReplicaOrder
     from pdctl.replica.transitions import Transition
     from pdctl.simulation.fleet_shape import FleetShape, SimulationSettings
     from pdctl.simulation.replicas import SimulatedReplica
     from pdctl.simulation.request_trace import RequestTrace
+    from pdctl.simulation.weight_loads import LoadProgress
 
 # States in which a change of role takes its time, once nothing of the old role is left.
 CHANGES_ROLE = (
@@ -30,10 +34,59 @@ class SimulatedFleet(RoomPath):
     def __init__(self, shape: FleetShape, trace: RequestTrace, settings: SimulationSettings, kernel: Kernel) -> None:
         super().__init__(shape, trace, settings, kernel)
         kernel.handlers[EventClass.TIMER] = self._timer
+        kernel.handlers[EventClass.LOAD_BEGINS] = self._begin_loads
+        self.startup_s: float | None = None  # of the last replica that was loaded: from its order to its role
+        self._ordered_ns: dict[int, int] = {}  # when each replica that loads was told to
+        self._to_load: deque[int] = deque()  # replicas that are not loading yet, in the order in which they will begin
+        self._start_ns = round(shape.prefill.start_s * SECOND)
         for replica in self.replicas[: shape.prefills + shape.decodes]:
             state = ReplicaState.PREFILL if replica.number < shape.prefills else ReplicaState.DECODE
             self.states.place(replica, state)
             self._serve(0, replica)
+
+    @property
+    def prefill_rate(self) -> float:
+        """Prompt tokens per second of full passes: what is known before one was computed."""
+        costs = self._prefill_costs
+        return costs.batch_tokens * ATTO / (costs.step + costs.token * costs.batch_tokens)
+
+    def machines_with_weights(self) -> set[int]:
+        machines = self.links.machines
+        return {machines[one.number] for one in self.replicas if STATES[one.state].weights is Weights.RESIDENT}
+
+    def perform(self, now_ns: int, orders: Iterable[ReplicaOrder]) -> None:
+        for number, event in orders:
+            self.states.happen(now_ns, self.replicas[number], event)
+        if self._to_load:
+            self.kernel.schedule(now_ns + self._start_ns, EventClass.LOAD_BEGINS, len(self._to_load))
+
+    def _begin_loads(self, now_ns: int, _count: int, _token: int) -> None:
+        """All that were ordered by then: those that compute meanwhile last, as the end of a chain sends nothing on."""
+        ready_ns = now_ns - self._start_ns
+        targets = []
+        while self._to_load and self._ordered_ns[self._to_load[0]] <= ready_ns:
+            targets.append(self.replicas[self._to_load.popleft()])
+        if not targets:
+            return
+        targets.sort(key=lambda one: one.takes_requests)
+        loaded = [one for one in self.replicas if STATES[one.state].weights is Weights.RESIDENT]
+        loaded.sort(
+            key=lambda one: STATES[one.state].counts_as is CountsAs.PREFILL
+        )  # whose links are busy with KV cache
+        self._went_on(now_ns, self.loads.begin(now_ns, [one.number for one in targets], [one.number for one in loaded]))
+
+    def layer_arrived(self, now_ns: int, flow: int) -> None:
+        self._went_on(now_ns, self.loads.end_flow(now_ns, flow))
+
+    def _went_on(self, now_ns: int, progress: LoadProgress) -> None:
+        self.schedule_flows(progress.changes)
+        for number, layers in progress.layers:
+            replica = self.replicas[number]
+            replica.layers = layers
+            self._write((now_ns, LoggedEvent.WEIGHTS_ARRIVED, layers, number))
+            if layers == self.shape.prefill.layers:
+                self.startup_s = (now_ns - self._ordered_ns.pop(number)) / SECOND
+                self.states.happen(now_ns, replica, ReplicaEvent.LOADED)
 
     def changed(self, replica: SimulatedReplica, row: Transition) -> None:
         now_ns, state = self.kernel.now_ns, row.target
@@ -51,6 +104,10 @@ class SimulatedFleet(RoomPath):
             self.kernel.schedule(now_ns + self._park_ns, EventClass.TIMER, replica.number, replica.stay)
         elif state is ReplicaState.INACTIVE:
             replica.layers, replica.cache = 0, None
+            self.loads.keep_warm(now_ns, replica.number)
+        elif row.source is ReplicaState.INACTIVE:
+            self._ordered_ns[replica.number] = now_ns
+            self._to_load.append(replica.number)
         elif state in (ReplicaState.AUS_PREFILL, ReplicaState.AUS_DECODE) and STATES[state].counts_as is replica.role:
             replica.flipped_ns = now_ns  # it comes back to the role it had
         if replica.settles:
@@ -95,7 +152,7 @@ class SimulatedFleet(RoomPath):
             return
         if replica.state is not ReplicaState.SHUTTING_NULL:
             self.settle(now_ns, replica)
-        elif replica.feeding:
+        elif self.loads.is_sending(number):
             self.kernel.schedule(now_ns + max(self._park_ns, 1), EventClass.TIMER, number, stay)
         else:
             self.states.happen(now_ns, replica, ReplicaEvent.UNLOAD)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pdctl.errors import UsageError
 from pdctl.policy import ScalingPolicyName
+from pdctl.simulation.weight_loads import LoadPlan
 
 if TYPE_CHECKING:
     from pdctl.policy.constraints import Limits
@@ -56,6 +57,10 @@ class FleetShape:
                 f"give from {self.prefills + self.decodes:,} to {MOST_REPLICAS:,}",
             )
 
+    @property
+    def replicas_per_machine(self) -> int:
+        return max(1, self.gpus_per_machine // self.prefill.gpus)
+
     @staticmethod
     def from_topology(
         topology: Topology, prefill: CostProfile, decode: CostProfile | None = None, replicas: int | None = None
@@ -79,6 +84,7 @@ class SimulationSettings:
     policy_settings: Any = None  # a record of the policy's; None for its defaults
     limits: Limits | None = None
     interval_s: float | None = None
+    loading: LoadPlan = LoadPlan.PEER
     routing: RequestRouting = RequestRouting.LEAST_TOKENS
     one_sender: bool = False
     gate: bool = False

@@ -27,10 +27,11 @@ class EventClass:
     STEP_ENDS = 1
     PASS_ENDS = 2
     TIMER = 3
-    ARRIVAL = 4
-    DECISION = 5
-    SAMPLE = 6
-    COUNT = 7
+    LOAD_BEGINS = 4
+    ARRIVAL = 5
+    DECISION = 6
+    SAMPLE = 7
+    COUNT = 8
 
 
 class LoggedEvent:

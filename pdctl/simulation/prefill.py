@@ -59,14 +59,12 @@ class PromptPasses:
     memory for the room yet.
     """
 
-    __slots__ = ("_cut", "busy_ns", "computed_tokens", "costs", "parts", "queue")
+    __slots__ = ("_cut", "costs", "parts", "queue")
 
     def __init__(self, costs: PrefillCosts, queue: deque[int]) -> None:
         self.costs = costs
         self.queue = queue
         self.parts: list[PromptPart] = []
-        self.busy_ns = 0
-        self.computed_tokens = 0
         self._cut: tuple[int, int] | None = None  # the room that goes on in the next pass, and its tokens so far
 
     def begin(self, prompts: Sequence[int], start: Callable[[int], int], takes_new: bool) -> int:
@@ -103,10 +101,7 @@ class PromptPasses:
         if not parts:
             return 0
         tokens = sum([part.tokens for part in parts])
-        spent = (costs.step + costs.token * tokens + costs.square * pairs) // ATTO_PER_NS
-        self.computed_tokens += tokens
-        self.busy_ns += spent
-        return spent
+        return (costs.step + costs.token * tokens + costs.square * pairs) // ATTO_PER_NS
 
     def end(self) -> list[PromptPart]:
         parts, self.parts = self.parts, []

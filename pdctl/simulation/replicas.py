@@ -25,6 +25,10 @@ STATE_NUMBERS = {state: number for number, state in enumerate(ReplicaState)}
 
 SERVING, LOADING, DRAINING = range(3)
 LEAVES_ROLE = (ReplicaState.MUTATING_TO_DECODE, ReplicaState.MUTATING_TO_PREFILL)
+COUNTED_AS = {role: [state for state in ReplicaState if STATES[state].counts_as is role] for role in CountsAs}
+LOADING_AS = {
+    role: [state for state in states if STATES[state].weights is Weights.LOADING] for role, states in COUNTED_AS.items()
+}
 
 
 def spent_on(state: ReplicaState) -> int | None:
@@ -46,9 +50,19 @@ class SimulatedReplica:
     __slots__ = (
         *("number", "state", "stay", "since_ns", "gpus", "takes_requests", "takes_kv", "settles", "role", "flipped_ns"),
         *("lock_held", "lock_pending", "senders", "callers", "used", "capacity"),
-        *("prefill_blocks", "passes", "given", "queued_tokens", "unfinished", "outbox", "sending", "cache"),
+        *(
+            "prefill_blocks",
+            "passes",
+            "given",
+            "queued_tokens",
+            "waiting_tokens",
+            "unfinished",
+            "outbox",
+            "sending",
+            "cache",
+        ),
         *("running", "inbox", "promised", "without_pages", "demand", "slots", "turn", "due_ns", "due_steps"),
-        *("layers", "feeding", "parked", "relay_empty", "out_link", "in_link"),
+        *("layers", "parked", "relay_empty"),
     )
 
     def __init__(self, number: int, gpus: int) -> None:
@@ -68,6 +82,7 @@ class SimulatedReplica:
         self.passes: PromptPasses | None = None
         self.given = 0  # prompts that it is to compute: begun, or routed to it
         self.queued_tokens = 0  # of these
+        self.waiting_tokens = 0  # of those that were routed to it and are not begun
         self.unfinished = 0  # rooms computed whose KV cache has not left
         self.outbox: deque[int] | None = None  # of these, those that look for a decode
         self.sending = 0  # rooms of which some KV cache is under way
@@ -82,10 +97,8 @@ class SimulatedReplica:
         self.turn = self.due_ns = self.due_steps = 0  # the end of a step that is waited for
         # Its weights.
         self.layers = 0
-        self.feeding = 0  # replicas that load from it
         self.parked = 0
         self.relay_empty = False
-        self.out_link = self.in_link = -1
 
     @property
     def running_rooms(self) -> int:
@@ -95,7 +108,7 @@ class SimulatedReplica:
 class ReplicaStates:
     """Changes states, and keeps what follows from them: locks, how many are in each, GPU time, the record of changes.
 
-    `changed` is told each transition after it has happened.
+    `changed` is told each transition after it has happened; `is_sending`: whether a replica sends its weights.
     """
 
     def __init__(
@@ -104,17 +117,18 @@ class ReplicaStates:
         layers: int,
         log: EventLog,
         changed: Callable[[SimulatedReplica, Transition], None],
+        is_sending: Callable[[int], bool],
     ) -> None:
         self.replicas = replicas
         self.counts: Counter[ReplicaState] = Counter({ReplicaState.INACTIVE: len(replicas)})
         self.changes: list[StateChange] = []
         self.unpaired_loads = self.credit = 0
         self.decode_scarce = False
-        self.source_available = True
         self._layers = layers
         self._spent = [0, 0, 0]  # GPU × ns
         self._write = log.write
         self._changed = changed
+        self._is_sending = is_sending
 
     def facts(self, replica: SimulatedReplica) -> GuardFacts:
         plain = ReplicaState.DECODE if replica.state is ReplicaState.DECODE else ReplicaState.PREFILL
@@ -128,8 +142,8 @@ class ReplicaStates:
             lock_pending=replica.lock_pending,
             lock_with_sender=replica.senders > 0,
             layers_loaded=replica.layers >= self._layers,
-            source_available=self.source_available,
-            sending_parameters=replica.feeding > 0,
+            source_available=True,  # the disk, if nothing else
+            sending_parameters=self._is_sending(replica.number),
             relay_empty=replica.relay_empty,
             unpaired_loads=self.unpaired_loads,
             credit=self.credit,
@@ -149,6 +163,10 @@ class ReplicaStates:
         self._write((now_ns, LoggedEvent.STATE_CHANGED, STATE_NUMBERS[row.target], replica.number))
         self._changed(replica, row)
         return row
+
+    def count(self, role: CountsAs, loading: bool = False) -> int:
+        """Replicas that count as the role; with `loading` only those whose weights are still to come."""
+        return sum(self.counts[state] for state in (LOADING_AS if loading else COUNTED_AS)[role])
 
     def own_event(self, replica: SimulatedReplica) -> ReplicaEvent | None:
         """What the replica may do by itself now."""

@@ -18,6 +18,7 @@ from pdctl.simulation.prefill import PrefillCosts
 from pdctl.simulation.replica_choice import NOBODY, LeastLoadedReplica, ReplicaInTurn
 from pdctl.simulation.replicas import ReplicaStates, SimulatedReplica
 from pdctl.simulation.request_rows import RequestRows
+from pdctl.simulation.weight_loads import FleetLinks, WeightLoads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,11 +35,18 @@ class RoomPath:
         self.shape, self.settings, self.kernel = shape, settings, kernel
         self.requests = RequestRows(trace, shape)
         self.network = Network()
+        machines = [number // shape.replicas_per_machine for number in range(shape.replicas)]
+        self.links = FleetLinks(self.network, shape.prefill, machines)
+        self.loads = WeightLoads(self.links, settings.loading)
         self.replicas = [SimulatedReplica(number, shape.prefill.gpus) for number in range(shape.replicas)]
-        self.states = ReplicaStates(self.replicas, shape.prefill.layers, kernel.log, self.changed)
+        self.states = ReplicaStates(
+            self.replicas, shape.prefill.layers, kernel.log, self.changed, self.loads.is_sending
+        )
         self.waiting_tokens = self.waiting_requests = 0  # of prompts that no prefill has begun
         self.used_blocks = self.prefill_blocks = 0
+        self.arrived = self.arrived_prompt = self.arrived_output = 0
         self.computed_tokens = self.prefill_busy_ns = 0
+        self.decode_steps = self.decode_busy_ns = 0
         self.running_rooms = 0
         self.kv_bytes = 0
         self.decode_used = [0] * shape.replicas  # blocks of rooms, by replica; 0 for what is no decode
@@ -68,9 +76,6 @@ class RoomPath:
         handlers[EventClass.PASS_ENDS] = self._pass_ends
         handlers[EventClass.STEP_ENDS] = self._step_ends
         handlers[EventClass.FLOW_ENDS] = self._flow_ends
-        for replica in self.replicas:
-            replica.out_link = self.network.add_link(shape.prefill.nic_bytes_per_s)
-            replica.in_link = self.network.add_link(shape.prefill.nic_bytes_per_s)
 
     def begin(self) -> None:
         if self.requests.arrival:
@@ -88,6 +93,9 @@ class RoomPath:
         moment = arrival[room]
         while room < count and arrival[room] == moment:
             self._write((now_ns, LoggedEvent.ARRIVED, room, NOBODY))
+            self.arrived += 1
+            self.arrived_prompt += requests.prompt[room]
+            self.arrived_output += requests.output[room]
             self._route(now_ns, room)
             room += 1
         if room < count:
@@ -114,6 +122,7 @@ class RoomPath:
         prefill = self.replicas[self._prefills.choose()]
         prefill.given += 1
         prefill.queued_tokens += prompt
+        prefill.waiting_tokens += prompt
         self._prefills.put(prefill.number, prefill.queued_tokens)
         requests.source[room] = prefill.number
         self._give_decode(now_ns, room)
@@ -210,6 +219,8 @@ class RoomPath:
         if self._shared:
             requests.source[room] = prefill.number
             prefill.given += 1
+        else:
+            prefill.waiting_tokens -= requests.prompt[room]
         self._write((self.kernel.now_ns, LoggedEvent.PASS_BEGAN, room, prefill.number))
         if prefill.cache is None:
             return 0
@@ -312,7 +323,8 @@ class RoomPath:
         requests.transfers[room] += 1
         size = tokens * self._kv_token_bytes
         self.kv_bytes += size if source is not decode else 0
-        links = (source.out_link, decode.in_link)  # also where a prefill has become the decode: then it moves nothing
+        # Also where a prefill has become the decode itself: then nothing moves.
+        links = self.links.between(source.number, decode.number)
         flow, changes = self.network.begin(now_ns, size if source is not decode else 0, links)
         self._flows[flow] = room
         self.schedule_flows(changes)
@@ -325,8 +337,11 @@ class RoomPath:
     def _flow_ends(self, now_ns: int, flow: int, version: int) -> None:
         if not self.network.is_current(flow, version):
             return
+        room = self._flows.pop(flow, None)
+        if room is None:
+            self.layer_arrived(now_ns, flow)
+            return
         self.schedule_flows(self.network.end(now_ns, flow))
-        room = self._flows.pop(flow)
         requests = self.requests
         requests.transfers[room] -= 1
         if not requests.transfers[room] and requests.sent[room] == requests.prompt[room]:
@@ -388,6 +403,8 @@ class RoomPath:
         freed = False
         if len(running):
             running.advance(decode.due_steps)
+            self.decode_steps += decode.due_steps
+            self.decode_busy_ns += now_ns - running.began_ns
             for room, tbt in running.leave(requests.prompt, requests.output):
                 requests.tbt[room] = tbt
                 self._free_room(decode, room)
@@ -462,6 +479,10 @@ class RoomPath:
 
     def changed(self, replica: SimulatedReplica, row: Transition) -> None:
         """A replica has changed its state."""
+        raise NotImplementedError
+
+    def layer_arrived(self, now_ns: int, flow: int) -> None:
+        """A flow of weights has ended."""
         raise NotImplementedError
 
     def settle(self, now_ns: int, replica: SimulatedReplica) -> None:

@@ -8,6 +8,7 @@ from pdctl.replica.states import ReplicaState
 from pdctl.simulation.fleet import SimulatedFleet
 from pdctl.simulation.kernel import SECOND, EventClass, Kernel
 from pdctl.simulation.result import FleetSample, RequestColumns, SimulationRun
+from pdctl.simulation.scaling import ScalingLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +38,7 @@ def simulate(
     last_ns = trace.requests[-1].arrival_ns if trace.requests else 0
     longest_s = settings.longest_s
     until_ns = last_ns + round(AFTER_LAST_S * SECOND) if longest_s is None else round(longest_s * SECOND)
+    scaling = ScalingLoop(simulated, settings)
     sampler = FleetSampler(simulated, settings, last_ns)
     simulated.begin()
     completed = kernel.run(until_ns, progress)
@@ -52,11 +54,11 @@ def simulate(
             *(requests.arrival, requests.first_token, requests.end, requests.tbt, requests.prompt, requests.output)
         ),
         changes=simulated.states.changes,
-        decisions=(),
+        decisions=scaling.decisions,
         samples=sampler.samples,
         gpu_time=simulated.states.gpu_time(end_ns),
         kv_bytes=simulated.kv_bytes,
-        parameter_bytes=0,
+        parameter_bytes=simulated.loads.bytes_moved,
         decode_imbalance=sampler.imbalance,
         cut_at_ns=None if completed else end_ns,
         not_served=requests.not_served,

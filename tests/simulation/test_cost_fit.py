@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pdctl.errors import PdctlError
-from pdctl.simulation.calibration import Measurements, StepSample, fit_costs, fit_non_negative
+from pdctl.simulation.cost_fit import Measurements, PromptSample, StepSample, fit_costs, fit_non_negative
 from tests.cases import for_each
 
 A, B, C = 0.004, 3e-5, 2e-9
@@ -23,12 +23,13 @@ def measured(noise: float) -> Measurements:
         return seconds * (1 + noise * (2 * rng.random() - 1))
 
     lengths = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
-    prefill = [StepSample(1, n, seen(A + B * n + C * n * n)) for n in lengths]
-    first = [StepSample(1, one.tokens, one.seconds + REQUEST + EACH_TOKEN * one.tokens) for one in prefill]
+    shapes = [PromptSample.of(n, 512, 0.0) for n in lengths]
+    prompts = [one._replace(seconds=seen(A * one.passes + B * one.tokens + C * one.pairs)) for one in shapes]
+    first = [StepSample(1, one.tokens, one.seconds + REQUEST + EACH_TOKEN * one.tokens) for one in prompts]
     decode = [
         StepSample(n, n * each, seen(D + E * n + F * n * each)) for n in (1, 2, 4, 8, 16, 32) for each in (40, 4000)
     ]
-    return Measurements(tuple(prefill), tuple(decode), tuple(first))
+    return Measurements(tuple(prompts), tuple(decode), tuple(first))
 
 
 def test_exact_measurements_give_the_coefficients_that_made_them() -> None:
@@ -52,8 +53,15 @@ def test_exact_measurements_give_the_coefficients_that_made_them() -> None:
 def test_noise_moves_the_steps_by_no_more_than_itself() -> None:
     found = fit_costs(measured(0.05), KV_BYTES).costs
     for length in (16, 300, 4000):
-        step = found["prefill_step_s"] + found["prefill_token_s"] * length + found["prefill_square_s"] * length**2
-        assert step == pytest.approx(A + B * length + C * length**2, rel=0.05), f"{length} tokens"
+        one = PromptSample.of(length, 512, 0.0)
+        step = found["prefill_step_s"] * one.passes + found["prefill_token_s"] * length
+        step += found["prefill_square_s"] * one.pairs
+        assert step == pytest.approx(A * one.passes + B * length + C * one.pairs, rel=0.05), f"{length} tokens"
+
+
+def test_a_long_prompt_is_computed_in_passes_that_attend_to_what_came_before() -> None:
+    assert PromptSample.of(300, 512, 1.0) == (1, 300, 300 * 300, 1.0)
+    assert PromptSample.of(1100, 512, 1.0) == (3, 1100, 512 * 512 + 512 * 1024 + 76 * 1100, 1.0)
 
 
 def test_a_coefficient_that_would_be_negative_is_0_and_the_others_are_fitted_without_it() -> None:
@@ -65,7 +73,7 @@ def test_a_coefficient_that_would_be_negative_is_0_and_the_others_are_fitted_wit
 
 
 def test_engines_that_count_no_busy_time_leave_the_prefill_coefficients_out() -> None:
-    fitted = fit_costs(measured(0.0)._replace(prefill_steps=()), KV_BYTES)
+    fitted = fit_costs(measured(0.0)._replace(prompts=()), KV_BYTES)
     assert {"prefill_step_s", "prefill_token_s", "prefill_square_s"} & set(fitted.costs) == set()
     assert "decode_step_s" in fitted.costs
 
