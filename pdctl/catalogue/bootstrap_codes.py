@@ -408,4 +408,19 @@ ENTRIES: tuple[Entry, ...] = (
         "every server",
         "measured with sglang-router 0.3.2, smg 1.13.0 and pdctl",
     ),
+    Entry(
+        "PD226",
+        "router-dials-unknown-host",
+        Severity.ERROR,
+        "the router calls {url|a URL}, but {expected|nothing has that name}",
+        "In a cluster a host is the name of a Service (svc, svc.ns, svc.ns.svc.cluster.local), or of a pod of a "
+        "StatefulSet or LeaderWorkerSet under its headless Service (pod.svc); in a compose file it is a service, a "
+        "container_name or an alias. A name that is not there does not resolve: the router retries for up to 1800 s, "
+        "and serves without that worker or not at all. An engine is there that the router does not call. Next: the "
+        "router's URLs beside the names of the Services.",
+        "{fix|give the router the name of a Service}",
+        (Needs.TOPOLOGY,),
+        "every router",
+        "Kubernetes and Compose documentation; measured with sglang-router 0.3.2",
+    ),
 )

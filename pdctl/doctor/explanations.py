@@ -26,7 +26,7 @@ LASTING = 60.0  # seconds for which a line about a passing state explains what f
 CROWD = 8  # up to this many like findings are listed one by one
 # Causes in ROWS: a decode or the router is sent to a wrong bootstrap, rank or server address, or finds nobody there.
 ADDRESS = ("PD201", "PD202", "PD203", "PD204", "PD205", "PD206", "PD208", "PD209", "PD210", "PD212", "PD219",
-           "PD224")  # fmt: skip
+           "PD224", "PD226")  # fmt: skip
 # Prefill and decode differ in a setting, shape or release that they must share, so that their rooms fail.
 UNLIKE = ("PD302", "PD303", "PD304", "PD305", "PD306", "PD308", "PD309", "PD310", "PD311", "PD312", "PD313", "PD315",
           "PD316")  # fmt: skip

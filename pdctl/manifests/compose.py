@@ -37,14 +37,39 @@ def read_compose(body: str, name: str, known: Mapping[str, str]) -> Manifest:
     """Read a compose file. `known`: values for `${…}`, as from the environment. TopologyError if it is not YAML."""
     pods: list[ManifestPod] = []
     unread: list[UnreadCommand] = []
+    hosts: set[str] = set()
+    joined = False
     for document in documents(body, name):
+        networks = [network for _, network in pairs(get(document, "networks"))]
+        joined = joined or get(document, "include") is not None or any(get(each, "external") for each in networks)
         for service, node in pairs(get(document, "services")):
+            hosts.update(_host_names(service, node))
             pod = _pod(service, node, name, ShellVariables(dict(known)))
             if any(program(each.argv) for each in pod.containers):
                 pods.append(pod)
             else:
                 unread += unread_commands(pod.containers, service, name)
-    return Manifest((name,), tuple(pods), tuple(_service(pod) for pod in pods), unread=tuple(unread))
+    return Manifest(
+        (name,),
+        tuple(pods),
+        tuple(_service(pod) for pod in pods),
+        unread=tuple(unread),
+        host_names=frozenset(hosts),
+        joined=joined,
+    )
+
+
+def _host_names(service: str, node: Node) -> Iterator[str]:
+    """The names by which other services reach this one, and those that it gives to other hosts."""
+    yield service
+    yield text(get(node, "container_name")) or service
+    for _, network in pairs(get(node, "networks")):
+        yield from filter(None, map(text, items(get(network, "aliases"))))
+    extra = get(node, "extra_hosts")
+    yield from (name for name, _ in pairs(extra))
+    for each in (*items(extra), *items(get(node, "links"))):
+        first, _, rest = (text(each) or "").replace("=", ":", 1).partition(":")
+        yield from (first, rest)  # an extra host stands first, the alias of a link second
 
 
 def _service(pod: ManifestPod) -> Service:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SCRIPT = "script"  # ManifestPod.kind of a start script
 COMPOSE = "compose"  # ManifestPod.kind of a service in a compose file, and Service.kind of its name
 PLAIN = (SCRIPT, COMPOSE)  # kinds without probes, grace periods and fields that Kubernetes fills in
+CORE = ("Pod", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob")  # Kubernetes' own kinds
 MOST_GPUS = 64  # of one host
 UNREAD_FIX = "write the program in front of the flags (python3 -m sglang_router.launch_router …), as the image has it"
 PINNED = re.compile(r"@sha256:[0-9a-f]+$|:[\w][\w.-]{0,127}$")
@@ -94,7 +95,8 @@ class ManifestPod(NamedTuple):
     """One pod template. `part`: leader or worker if an object has both, else ""; `size`: pods per group.
 
     `replicas` None: not written, which means one to Kubernetes. `added`: labels that its controller puts on the pods.
-    `shm`: the size of a memory volume, as written. `tolerations`: their keys.
+    `shm`: the size of a memory volume, as written. `tolerations`: their keys. `domain`: of a StatefulSet, the Service
+    under which its pods have names; `first`: the ordinal of its first pod.
     """
 
     name: str
@@ -115,6 +117,8 @@ class ManifestPod(NamedTuple):
     node_selector: Mapping[str, str] = MappingProxyType({})
     shm: str = ""
     tolerations: tuple[str, ...] = ()
+    domain: str = ""
+    first: int = 0
 
     def carries(self, selector: Mapping[str, str]) -> bool:
         """Whether a Service with this selector matches the pod; one without a selector matches none."""
@@ -133,16 +137,20 @@ class Exposed(NamedTuple):
 
 
 class Service(NamedTuple):
-    """`ports`: the pods' own ports (targetPort if it is a number, else port); `exposed`: both ends of each port."""
+    """`ports`: the pods' own ports (targetPort if it is a number, else port); `exposed`: both ends of each port.
+
+    `namespace`: "" if it is not written.
+    """
 
     name: str
     file: str
     line: int
-    kind: str  # ClusterIP | NodePort | LoadBalancer
+    kind: str  # ClusterIP | NodePort | LoadBalancer | ExternalName
     headless: bool
     selector: Mapping[str, str]
     ports: tuple[int, ...]
     exposed: tuple[Exposed, ...] = ()
+    namespace: str = ""
 
 
 class UnreadCommand(NamedTuple):
@@ -158,13 +166,18 @@ class UnreadCommand(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """`others`: the labels of pod templates that start neither an engine nor a router."""
+    """`others`: the labels of pod templates that start neither an engine nor a router.
+
+    `host_names`: names of hosts besides those of Services and pods. `joined`: the network is shared with other files.
+    """
 
     files: tuple[str, ...]
     pods: tuple[ManifestPod, ...]
     services: tuple[Service, ...]
     others: tuple[Mapping[str, str], ...] = ()
     unread: tuple[UnreadCommand, ...] = ()
+    host_names: frozenset[str] = frozenset()
+    joined: bool = False
 
 
 def pinned(image: str) -> bool:

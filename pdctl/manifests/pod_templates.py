@@ -221,7 +221,22 @@ def _service(node: Node, file: str) -> Service:
         selector=labels(get(spec, "selector")),
         ports=tuple(port for port in ports if port is not None),
         exposed=tuple(exposed),
+        namespace=text(get(node, "metadata", "namespace")) or "",
     )
+
+
+def host_names(document: Node) -> Iterator[str]:
+    """The names in `hostAliases`, of any pod template."""
+    pending = [(document, 0)]
+    seen: set[int] = set()
+    while pending:
+        node, depth = pending.pop()
+        if id(node) in seen or depth > DEEPEST:
+            continue
+        seen.add(id(node))
+        for alias in items(get(node, "hostAliases")):
+            yield from filter(None, map(text, items(get(alias, "hostnames"))))
+        pending += [(value, depth + 1) for _, value in pairs(node)] + [(value, depth + 1) for value in items(node)]
 
 
 Step = tuple[str, Node]  # (key that leads to a child, or "" in a list; the node that holds the child)
@@ -268,6 +283,8 @@ def _pod(spec: Node, above: tuple[Step, ...], file: str) -> ManifestPod:
         node_selector=labels(get(spec, "nodeSelector")),
         shm=_shm(spec),
         tolerations=tuple(key for each in items(get(spec, "tolerations")) if (key := text(get(each, "key")))),
+        domain=text(get(thing, "spec", "serviceName")) or "",
+        first=number(get(thing, "spec", "ordinals", "start")) or 0,
     )
 
 

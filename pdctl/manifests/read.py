@@ -63,7 +63,15 @@ def load(paths: Sequence[str]) -> Manifest:
             "name manifests or scripts whose commands contain sglang.launch_server or sglang_router.launch_router",
         )
     services = tuple(service for part in parts for service in part.services)
-    return Manifest(tuple(paths), pods, services, tuple(labels for part in parts for labels in part.others), unread)
+    return Manifest(
+        tuple(paths),
+        pods,
+        services,
+        tuple(labels for part in parts for labels in part.others),
+        unread,
+        frozenset(name for part in parts for name in part.host_names),
+        any(part.joined for part in parts),
+    )
 
 
 def read_text(text: str, name: str, known: Mapping[str, str] = MappingProxyType({})) -> Manifest:
@@ -84,15 +92,17 @@ def read_text(text: str, name: str, known: Mapping[str, str] = MappingProxyType(
     services: list[Service] = []
     others: list[Mapping[str, str]] = []
     unread: list[UnreadCommand] = []
+    hosts: set[str] = set()
     for document in lenient_yaml.documents(text, name):
         services += templates.services(document, name)
+        hosts.update(templates.host_names(document))
         for pod in templates.pods(document, name):
             if any(program(each.argv) for each in pod.containers):
                 pods.append(pod)
             else:
                 others.append(pod.labels)
                 unread += unread_commands(pod.containers, pod.name, name)
-    return Manifest((name,), tuple(pods), tuple(services), tuple(others), tuple(unread))
+    return Manifest((name,), tuple(pods), tuple(services), tuple(others), tuple(unread), frozenset(hosts))
 
 
 def kind_of(text: str) -> str:

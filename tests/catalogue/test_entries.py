@@ -26,7 +26,7 @@ PD209 ranks-not-registered PD210 rank-unreachable PD211 stale-rank-addresses PD2
 PD213 service-hides-bootstrap-port PD214 annotation-missing PD215 annotation-differs PD216 router-misses-instances
 PD217 dist-init-host-differs PD218 port-collision PD219 rust-server-port PD220 router-host-not-ip
 PD221 service-selects-nothing PD222 service-target-port-closed PD223 router-dials-closed-port
-PD224 listens-on-loopback PD225 cannot-listen
+PD224 listens-on-loopback PD225 cannot-listen PD226 router-dials-unknown-host
 PD301 roles-swapped PD302 page-size-mismatch PD303 kv-dtype-mismatch PD304 kv-layout-mismatch PD305 attn-tp-mismatch
 PD306 attn-tp-mismatch-hybrid PD307 context-length-differs PD308 speculative-differs PD309 backend-differs
 PD310 version-differs PD311 model-differs PD312 mamba-dtype-differs PD313 dp-rank-contract

@@ -13,7 +13,7 @@ from pdctl.doctor.static.server_sources import templates, written
 from pdctl.fleet.address import host_and_port
 from pdctl.loopback import is_loopback
 from pdctl.manifests.command_lines import program
-from pdctl.manifests.manifest import COMPOSE, PLAIN, SCRIPT, pinned
+from pdctl.manifests.manifest import COMPOSE, CORE, PLAIN, SCRIPT, pinned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 NO_PODS = Skipped("no pods: this is no manifest")
 GRACE = 30  # Kubernetes' default, in seconds
 DRAIN = 180  # seconds that sglang-router 0.3.2 waits for requests in flight (--shutdown-grace-period-secs)
-CORE = ("Pod", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob")
 EXPANDED = re.compile(r"\$\((\w+)\)")
 SHELLED = re.compile(r"\$\{(\w+)\}|\$([A-Za-z_]\w*)")
 OWN = re.compile(r".*(_SERVICE_HOST|_SERVICE_PORT\w*|_PORT\w*)")  # Kubernetes adds them for every Service

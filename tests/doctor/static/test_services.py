@@ -5,7 +5,7 @@ from __future__ import annotations
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Facts
 from tests.cases import for_each
-from tests.doctor.written import DECODE, ENGINE, LAUNCH_ROUTER, PREFILL, found, manifest, pods, script
+from tests.doctor.written import DECODE, ENGINE, LAUNCH_ROUTER, PREFILL, doubt, found, manifest, pods, script
 
 REDIS = """---
 apiVersion: apps/v1
@@ -213,3 +213,153 @@ def test_a_router_on_loopback_behind_a_service() -> None:
     assert [each.instance for each in told] == ["router"]
     for host in ("", WIDE):  # the default differs by router
         assert not found(pods(WIDE, WIDE, router=f"{flags} {host}", more=service), "PD224")
+
+
+HEADLESS = """---
+kind: Service
+metadata: {{name: {0}{1}}}
+spec: {{selector: {{app: {0}}}, clusterIP: {2}, ports: [{{port: 30000}}]}}
+"""
+EXTERNAL = "---\nkind: Service\nmetadata: {name: out}\nspec: {type: ExternalName, externalName: a.b}\n"
+OBJECT = """---
+kind: {kind}
+metadata: {{name: {name}{namespace}}}
+spec:
+  {more}
+  template:
+    metadata: {{labels: {{app: {name}}}}}
+    spec: {{{pod}containers: [{{name: c, image: "i:1", command: [{words}]}}]}}
+"""
+
+
+def named(
+    prefill: str = "pre-0.pre",
+    *,
+    kind: str = "StatefulSet",
+    more: str = "{replicas: 2, serviceName: pre}",
+    cluster_ip: str = "None",
+    namespace: str = "",
+    router: str = "",
+    also: str = "",
+    pod: str = "",
+) -> Facts:
+    """A set of prefills behind a headless Service, a decode behind one, and a router that calls `prefill`."""
+
+    def made(name: str, kind: str, words: str, more: str, namespace: str, pod: str = "") -> str:
+        where = f", namespace: {namespace}" if namespace else ""
+        inner = more.strip("{}").replace(", ", "\n  ")
+        argv = ", ".join(f'"{word}"' for word in words.split())
+        text = OBJECT.format(kind=kind, name=name, namespace=where, more=inner, words=argv, pod=pod)
+        if kind == "LeaderWorkerSet":
+            text = text.replace("  template:", "  leaderWorkerTemplate: &t\n    size: 2\n    workerTemplate:")
+            text = text.replace("    metadata: {labels", "     metadata: {labels").replace(
+                "    spec: {", "     spec: {"
+            )
+        return text
+
+    text = made("pre", kind, f"{ENGINE} {PREFILL}", more, namespace)
+    text += made("dec", "Deployment", f"{ENGINE} {DECODE}", "{replicas: 1}", namespace)
+    decode = f"dec.{namespace}" if router else "dec"
+    calls = f"{LAUNCH_ROUTER} --pd-disaggregation --prefill http://{prefill}:30000 8998 --decode http://{decode}:30001"
+    text += made("router", "Deployment", calls, "{replicas: 1}", router or namespace, pod)
+    where = f", namespace: {namespace}" if namespace else ""
+    if cluster_ip:
+        text += HEADLESS.format("pre", where, cluster_ip)
+    return manifest(text + HEADLESS.format("dec", where, "None") + also)
+
+
+ELSEWHERE = "namespace: pd"
+
+
+@for_each(
+    ("facts", "told"),
+    [
+        # Every form that a cluster's DNS has.
+        (named("pre"), ""),
+        (named("pre."), ""),
+        (named("pre-0.pre"), ""),
+        (named("pre-1.pre.pd", namespace="pd"), ""),
+        (named("pre-1.pre.pd.svc", namespace="pd"), ""),
+        (named("pre-1.pre.pd.svc.cluster.local"), ""),
+        (named("pre.pd", namespace="pd"), ""),
+        (named("pre.pd.svc", namespace="pd"), ""),
+        (named("pre.default.svc.cluster.local"), ""),
+        (named("pre-0.pre", kind="LeaderWorkerSet", cluster_ip=""), ""),
+        (named("pre-1-1.pre", kind="LeaderWorkerSet", cluster_ip=""), ""),
+        (named("pre-1.pre-1", kind="LeaderWorkerSet", cluster_ip=""), ""),  # a Service for each group
+        (named("10.0.0.1"), ""),
+        (named("$(PREFILL)"), ""),
+        (named("gpu7", pod="hostAliases: [{ip: 10.0.0.7, hostnames: [gpu7]}], "), ""),
+        # None of them.
+        (named("prr"), "give the router http://pre:30000 instead"),
+        (named("pre-0.prr"), "give the router the host pre-0.pre instead"),
+        (named("prr.pd.svc", namespace="pd"), "give the router http://pre:30000 instead"),
+        (named("pre-2.pre"), "set replicas of StatefulSet pre to 3"),
+        (named("pre-0-2.pre", kind="LeaderWorkerSet", cluster_ip=""), "give the router the host pre-0-1.pre instead"),
+        (named("prx-0.pre"), "give the router the host pre-0.pre instead"),
+        (named("pre-0.pre", cluster_ip="10.0.0.9"), "set clusterIP of Service pre to None"),
+        (named("pre-0.pre", more="{replicas: 2, serviceName: prefills}"),
+         "give the router the host pre-0.prefills instead"),
+        (named("pre", namespace="pd", router="web"), "give the router the host pre.pd instead"),
+        (named("pre.web", namespace="pd", router="web"), "give the router the host pre.pd instead"),
+        (named("pre", cluster_ip=""), "give the router the address of pre instead"),
+    ],
+)  # fmt: skip
+def test_a_router_calls_hosts_that_are_there(facts: Facts, told: str) -> None:
+    assert [each.fix for each in found(facts, "PD226")] == [told] * bool(told)
+
+
+@for_each(
+    ("facts", "why"),
+    [
+        (named("pre.other", namespace="pd"), "namespace other is not in these files"),
+        (named("prr.other.svc", namespace="pd"), "namespace other is not in these files"),
+        (named("pre-0.pre", cluster_ip=""),
+         "no Service of these files is named pre; name the file that has it as well"),
+        (named("prefill.example.com"), "prefill.example.com is not a name of the cluster"),
+        (named("out", also=EXTERNAL),
+         "Service out is an ExternalName: it leads out of these files"),
+        (named("prr", kind="StormService"),
+         "what Services a StormService creates, and by which names, is its operator's choice"),
+        (pods(router="--prefill http://prefill:30000 1 --prefill http://second:30000 2 --decode http://decode:30000"),
+         "no Service of these files is named second; name the file that has it as well"),
+        (started("--prefill http://nowhere:30000 8998 --decode http://127.0.0.1:30001"),
+         "no router in a manifest or a compose file"),
+    ],
+)  # fmt: skip
+def test_a_host_of_other_files_is_unknown(facts: Facts, why: str) -> None:
+    assert doubt(facts, "PD226") == why
+
+
+def composed(prefill: str, router: str = "", top: str = "", service: str = "") -> Facts:
+    calls = f"{LAUNCH_ROUTER} --prefill http://{prefill}:30000 8998 --decode http://dec:30001"
+    return manifest(
+        f"services:\n  pre: {{image: i, command: {ENGINE} {PREFILL}{service}}}\n"
+        f"  dec: {{image: i, command: {ENGINE} {DECODE}}}\n  front: {{image: nginx}}\n"
+        f"  router: {{image: i, command: {calls}{router}}}\n{top}",
+        "compose.yaml",
+    )
+
+
+@for_each(
+    ("facts", "told"),
+    [
+        (composed("pre"), ""),
+        (composed("front"), ""),  # whatever it passes on to
+        (composed("p0", service=", container_name: p0"), ""),
+        (composed("p0", service=", networks: {default: {aliases: [p0]}}"), ""),
+        (composed("p0", router=", extra_hosts: ['p0:10.0.0.1']"), ""),
+        (composed("p0", router=", extra_hosts: {p0: 10.0.0.1}"), ""),
+        (composed("p0", router=", links: ['pre:p0']"), ""),
+        (composed("p0", router=", network_mode: host"), ""),
+        (composed("p0.example.com"), ""),
+        (composed("p0"), "give the router http://pre:30000 instead"),
+    ],
+)
+def test_a_router_of_a_compose_file_calls_services_that_are_there(facts: Facts, told: str) -> None:
+    assert [each.fix for each in found(facts, "PD226")] == [told] * bool(told)
+
+
+def test_a_compose_file_may_share_a_network_with_others() -> None:
+    for top in ("networks: {default: {external: true}}", "include: [other.yaml]"):
+        assert "may be a service of another compose file" in doubt(composed("p0", top=top), "PD226")
