@@ -17,7 +17,7 @@ from pdctl.render import term
 from pdctl.render.term import to_file
 
 if TYPE_CHECKING:
-    from pdctl.trace.deployment_report import Diagnosis
+    from pdctl.trace.deployment_report import Diagnosis, JudgedDeployment
 
 
 class DiagnosisForm(str, Enum):
@@ -56,30 +56,39 @@ def command(
     found = _read(sources, LogReading(since, until, tz, dialects, indexed=False), verbose)
     with to_file(output_file) as stream:
         if output is DiagnosisForm.TEXT:
-            render.show(found, stream, zone)
+            render.show_each(found, stream, zone)
         else:
             stream.write(
                 render.to_json(found, stream) if output is DiagnosisForm.JSON else render.to_jsonl(found, stream)
             )
-    return exit_code(found)
+    return exit_code(*(each.diagnosis for each in found))
 
 
-def exit_code(found: Diagnosis) -> ExitCode:
-    if found.wrong:
+def exit_code(*found: Diagnosis) -> ExitCode:
+    """Of several deployments: something is wrong with one of them; or all are fine."""
+    if any(each.wrong for each in found):
         return ExitCode.FINDINGS
-    return ExitCode.OK if found.fine else ExitCode.NOT_PROBED
+    return ExitCode.OK if all(each.fine for each in found) else ExitCode.NOT_PROBED
 
 
-def _read(sources: log_sources.Sources, reading: LogReading, verbose: bool) -> Diagnosis:
+def _read(sources: log_sources.Sources, reading: LogReading, verbose: bool) -> tuple[JudgedDeployment, ...]:
     began, progress = time.monotonic(), Scanning(term.err())
     try:
         library = log_sources.library(log_sources.opened(sources), reading, progress)
-        from pdctl.trace.diagnose import diagnose
+        from pdctl.trace.diagnose import diagnose_each
 
-        found = diagnose(library)
+        found = diagnose_each(library)
     finally:
         progress.close()
     if verbose:
         read_stats(library, time.monotonic() - began, term.err())
-    notes = (*log_sources.several_deployments(library, "diagnose"), *found.notes, *filter(None, (sources.ended,)))
-    return found._replace(lost=sources.lost, ended=sources.ended, notes=notes)
+    return tuple(
+        each._replace(
+            diagnosis=each.diagnosis._replace(
+                lost=sources.lost,
+                ended=sources.ended,
+                notes=(*each.diagnosis.notes, *filter(None, (sources.ended,))),
+            )
+        )
+        for each in found
+    )

@@ -189,19 +189,19 @@ def window_note(library: Library, zone: dt.tzinfo | None) -> str:
 
 
 def several_deployments(library: Library, verb: str) -> tuple[str, ...]:
-    """A note if two or more directories each hold a prefill's and a decode's log: they may be several deployments."""
-    roles: dict[str, set[str]] = {}
-    for log in library.logs:
-        for part in log.parts:
-            roles.setdefault(os.path.dirname(part.path) or ".", set()).add(library.identity(log).role)  # noqa: PTH120
-    whole = sorted(folder for folder, held in roles.items() if held >= {"prefill", "decode"})
-    if len(whole) < 2:
-        return ()
-    commands = "; ".join(f"pdctl {verb} {shlex.quote(folder)}" for folder in whole[:DIRECTORIES])
-    more = f"; and {len(whole) - DIRECTORIES} more" if len(whole) > DIRECTORIES else ""
+    """A note if these are the logs of several deployments, which `verb` reads as if they were one's."""
+    from pdctl.trace.log_groups import contradiction, group_logs  # imported late: a wrong command line needs neither
+    from pdctl.trace.observed_deployment import ObservedDeployment
+
+    groups = group_logs(library)
+    if len(groups) == 1:
+        clash = contradiction(ObservedDeployment.of(library))
+        return (f"what follows may be wrong: {clash}",) if clash else ()
+    commands = "; ".join(f"pdctl {verb} {shlex.join(map(str, group.directories))}" for group in groups[:DIRECTORIES])
+    more = f"; and {len(groups) - DIRECTORIES} more" if len(groups) > DIRECTORIES else ""
     return (
-        f"{len(whole)} directories hold logs of a prefill and a decode each, and all count as one deployment here; if "
-        f"they are several, ask about each: {commands}{more}",
+        f"these are the logs of {len(groups)} deployments by their directories, and all count as one here; ask about "
+        f"each: {commands}{more}",
     )
 
 

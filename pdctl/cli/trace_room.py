@@ -284,7 +284,8 @@ def _read(
 
         tracer = Tracer(library)
         rooms = find_rooms(tracer, wanted)
-        said = () if any(room.events for room in rooms) else _why_unnamed(tracer)
+        several = log_sources.several_deployments(library, " ".join(["trace-room", *wanted.typed.split()]))
+        said = (*several, *(() if any(room.events for room in rooms) else _why_unnamed(tracer)))
     finally:
         progress.close()
     if verbose:

@@ -79,6 +79,7 @@ class Library:
         self._numbers: dict[LogPart, LineNumbers] = {}
         self._samples: dict[str, LogSample] = {}
         self._readers: dict[str, EventReader] = {}
+        self._tz = tz
         self._clocks = LogClocks(self.logs, tz, self.sample)
         self._owners = {part: log for log in self.logs for part in log.parts}
         limited = since is not None or until is not None
@@ -86,11 +87,20 @@ class Library:
             self._lines, RoomIndex(environ, index), environ, index, self._bounds if limited else None, progress
         )
         self._edges = StartsAndEnds(self.speech.rows, self._reader, self._lines)
+        self._index = index
         self._progress = progress
         self._environ = environ
         self._noted: dict[str, None] = {}
         self._incomplete: dict[str, bool] = {}
         self._lossless: set[LogPart] = set()  # parts in which the list of rooms met no line about lost lines
+
+    def only(self, logs: Sequence[Log]) -> Library:
+        """A library of these logs alone, read in the same way."""
+        limits = self.limits or (None, None)
+        return Library(
+            logs, speech=self.speech, tz=self._tz, since=limits[0], until=limits[1], index=self._index,
+            progress=self._progress, environ=self._environ,
+        )  # fmt: skip
 
     def identity(self, log: Log) -> Identity:
         """Who wrote the log, read from its head, its tail and a few samples between. Unknown is None, never guessed."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, cast
 
-from pdctl.render.term import fitted, prose, table
+from pdctl.render.term import fitted, prose, table, visible
 from pdctl.render.trace import wording
 from pdctl.render.trace.room_json import ascii_json, dumped
 from pdctl.render.trace.wording import MARKS, Places, escape_all
@@ -15,11 +16,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pdctl.render.term import Term
-    from pdctl.trace.deployment_report import Death, DeploymentFinding, Diagnosis, EffectLines, LogSource
+    from pdctl.trace.deployment_report import (
+        Death,
+        DeploymentFinding,
+        Diagnosis,
+        EffectLines,
+        JudgedDeployment,
+        LogSource,
+    )
     from pdctl.trace.room import Evidence
+
+    Parts = dict[str, object]
 
 SCHEMA = "pdctl.diagnose/1"
 NO_PAIR = "PD602"  # a router found no pair for a request
+PARTS = {
+    "death": "deaths", "finding": "findings", "remark": "remarks", "unknown": "unknowns", "source": "sources",
+}  # fmt: skip
 ROOMS = 3  # rooms of a finding named in the text
 LINES = 4  # lines of evidence per finding
 
@@ -35,6 +48,25 @@ def show(found: Diagnosis, term: Term, zone: dt.tzinfo | None = None) -> None:
         for line in block:
             term.write(line.rstrip())
         first = False
+
+
+def show_each(found: Sequence[JudgedDeployment], term: Term, zone: dt.tzinfo | None = None) -> None:
+    """Of several deployments first a line for each, then in full what is wrong with which."""
+    if len(found) == 1:
+        show(found[0].diagnosis, term, zone)
+        return
+    wrong = [each for each in found if each.diagnosis.wrong]
+    fine = sum(each.diagnosis.fine for each in found)
+    untold = len(found) - len(wrong) - fine
+    said = f"{len(wrong)} with something wrong, {fine} fine, {untold} of which the logs do not tell"
+    term.write(term.style(f"{len(found)} deployments, by their directories, each judged by itself: {said}", "bold"))
+    for each in found:
+        shown = escape_all(each.diagnosis, term)
+        term.write(_headline(shown, term, zone, visible(each.directory, term))[0])
+    for each in wrong:
+        term.write()
+        term.write(term.style(f"{visible(each.directory, term)}:", "bold"))
+        show(each.diagnosis, term, zone)
 
 
 def _blocks(found: Diagnosis, term: Term, zone: dt.tzinfo | None) -> Iterator[list[str]]:
@@ -53,11 +85,15 @@ def _blocks(found: Diagnosis, term: Term, zone: dt.tzinfo | None) -> Iterator[li
     yield [
         line for clock in found.clocks for line in prose(term, "clock:", wording.describe_clock(clock, term), "bold")
     ]
+    if found.contradiction and found.wrong:
+        yield prose(term, "note:", found.contradiction, "dim")
     yield [line for note in found.notes for line in prose(term, "note:", note, "dim")]
 
 
-def _headline(found: Diagnosis, term: Term, zone: dt.tzinfo | None) -> list[str]:
-    if found.empty and found.window is not None and not found.wrong:
+def _headline(found: Diagnosis, term: Term, zone: dt.tzinfo | None, directory: str = "") -> list[str]:
+    if found.contradiction and not found.wrong:
+        mark, said = MARKS["unknown"], f"these logs cannot be judged together: {found.contradiction}"
+    elif found.empty and found.window is not None and not found.wrong:
         mark, said = MARKS["unknown"], f"no line was written {wording.window(found.window, zone)}"
     elif not found.wrong and not found.told:
         several = any(each.kind is SourceKind.MIXED for each in found.sources)
@@ -87,6 +123,8 @@ def _headline(found: Diagnosis, term: Term, zone: dt.tzinfo | None) -> list[str]
             parts.append(f"{_count(len(found.tally.unexplained), 'room')} broke without a known cause")
         mark, said = MARKS["failed"], "; ".join(parts) or f"{_count(found.tally.broken, 'room')} broke"
     sign = term.symbol(mark.symbol, mark.plain)
+    if directory:
+        return [term.style(f"{sign} {directory}: {said}", mark.style)]
     began = [each.began for each in found.sources if each.began is not None]
     return [*(term.style(line, mark.style, "bold") for line in prose(term, sign, said)), *_read(found, began, zone)]
 
@@ -257,29 +295,54 @@ def _count(number: int, what: str, several: str = "") -> str:
     return f"{number} {what if number == 1 else several or f'{what}s'}"
 
 
-def to_json(found: Diagnosis, term: Term) -> str:
-    text = dumped(document(found), indent=2)
+def to_json(found: Sequence[JudgedDeployment], term: Term) -> str:
+    text = dumped(document(found[0].diagnosis) if len(found) == 1 else document_of_each(found), indent=2)
     return text if term.unicode else ascii_json(text)
 
 
-def to_jsonl(found: Diagnosis, term: Term) -> str:
-    """One object per part, with its kind in `part`; the verdict comes first."""
-    whole = document(found)
-    lines: list[dict[str, object]] = [
-        {"part": "verdict", **{key: whole[key] for key in ("schema", "window", "verdict", "rooms", "clocks", "notes")}}
-    ]
-    for name, key in (
-        ("death", "deaths"),
-        ("finding", "findings"),
-        ("remark", "remarks"),
-        ("unknown", "unknowns"),
-        ("source", "sources"),
-    ):
-        parts = whole[key]
-        assert isinstance(parts, list)
-        lines += [{"part": name, **part} for part in parts]
+def to_jsonl(found: Sequence[JudgedDeployment], term: Term) -> str:
+    """One object per part, with its kind in `part`; the verdict comes first, that of each deployment before its parts.
+
+    Of several deployments every part names its own.
+    """
+    lines: list[dict[str, object]] = []
+    for each in found:
+        whole = document(each.diagnosis)
+        of: dict[str, object] = {"deployment": each.directory} if len(found) > 1 else {}
+        told = ("schema", "window", "verdict", "rooms", "clocks", "notes")
+        lines.append({"part": "verdict", **of, **{key: whole[key] for key in told}})
+        for name, key in PARTS.items():
+            parts = whole[key]
+            assert isinstance(parts, list)
+            lines += [{"part": name, **of, **part} for part in parts]
     text = "\n".join(dumped(line) for line in lines)
     return text if term.unicode else ascii_json(text)
+
+
+def document_of_each(found: Sequence[JudgedDeployment]) -> dict[str, object]:
+    """The same contract for several deployments: their documents, and beside them all parts, each with its own."""
+    documents = [{"deployment": each.directory, **document(each.diagnosis)} for each in found]
+    verdicts = {each["verdict"] for each in documents}
+    whole: dict[str, object] = {
+        "schema": SCHEMA,
+        "window": documents[0]["window"],
+        "verdict": "wrong" if "wrong" in verdicts else "fine" if verdicts == {"fine"} else "unknown",
+    }
+    tallies = [each.diagnosis.tally for each in found]
+    outcomes = sum((Counter(tally.rooms) for tally in tallies), Counter[str]())
+    whole["rooms"] = {
+        "by_outcome": dict(outcomes), "broken": sum(tally.broken for tally in tallies),
+        "traced": sum(tally.traced for tally in tallies),
+        "unexplained": [str(room) for tally in tallies for room in tally.unexplained], "answered": {},
+        "canaries": sum(tally.canaries for tally in tallies),
+    }  # fmt: skip
+    for key in (*PARTS.values(), "clocks"):
+        whole[key] = [
+            {"deployment": each["deployment"], **part} for each in documents for part in cast("list[Parts]", each[key])
+        ]
+    notes = [f"{each.directory}: {note}" for each in found for note in each.diagnosis.notes]
+    verdicts_of_each = [{key: each[key] for key in ("deployment", "verdict", "rooms")} for each in documents]
+    return {**whole, "notes": notes, "deployments": verdicts_of_each}
 
 
 def document(found: Diagnosis) -> dict[str, object]:
@@ -337,7 +400,7 @@ def document(found: Diagnosis) -> dict[str, object]:
             }
             for each in found.clocks
         ],
-        "notes": list(found.notes),
+        "notes": [*filter(None, (found.contradiction,)), *found.notes],
     }  # fmt: skip
 
 

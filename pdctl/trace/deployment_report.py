@@ -146,6 +146,7 @@ class Diagnosis(NamedTuple):
     lost: str = ""  # the supervisor's word that lines are being lost, since when and why; "" if it says nothing
     lost_lines: tuple[LostLines, ...] = ()
     ended: str = ""  # that the supervisor died, which no log tells; "" if it did not
+    contradiction: str = ""  # why these cannot be the logs of one deployment; "" if they can
     clocks: tuple[ClockOffset, ...] = ()  # of instances whose clock differs from the others', as lines of rooms show
 
     @property
@@ -175,13 +176,21 @@ class Diagnosis(NamedTuple):
 
     @property
     def fine(self) -> bool:
-        return self.told and self.served and not self.wrong and not self.lost and not self.lost_lines
+        untold = self.wrong or self.lost or self.lost_lines or self.contradiction
+        return self.told and self.served and not untold
 
     @property
     def unread(self) -> tuple[str, ...]:
         """Sources whose lines could not be understood, or not assigned to one process."""
         kinds = (SourceKind.FOREIGN, SourceKind.BINARY, SourceKind.MIXED)
         return tuple(source.instance for source in self.sources if source.kind in kinds)
+
+
+class JudgedDeployment(NamedTuple):
+    """A deployment of those whose logs were given together. directory: of its logs; "" if it is the only one."""
+
+    directory: str
+    diagnosis: Diagnosis
 
 
 def read_sources(library: Library, deployment: ObservedDeployment) -> tuple[LogSource, ...]:

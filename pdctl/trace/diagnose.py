@@ -11,9 +11,18 @@ from pdctl.engines import numerals
 from pdctl.engines.base import Level, Sign, Speaker
 from pdctl.logs.log_sample import SOON
 from pdctl.trace.case import NEAR, missed_url
-from pdctl.trace.deployment_report import DeploymentFinding, Diagnosis, EffectLines, RoomTally, SourceKind, read_sources
+from pdctl.trace.deployment_report import (
+    DeploymentFinding,
+    Diagnosis,
+    EffectLines,
+    JudgedDeployment,
+    RoomTally,
+    SourceKind,
+    read_sources,
+)
 from pdctl.trace.joins import AnsweredRequests
 from pdctl.trace.joins import is_counted as counted
+from pdctl.trace.log_groups import contradiction, group_logs
 from pdctl.trace.observed_deployment import (
     SEPARATE,
     on_hosts_of_their_own,
@@ -71,6 +80,16 @@ SHOWN = 12  # unknowns to list at most
 GIVE = "give its log as well"
 
 
+def diagnose_each(library: Library) -> tuple[JudgedDeployment, ...]:
+    """Each deployment whose logs these are, judged as if they had been given alone."""
+    groups = group_logs(library)
+    if len(groups) == 1:
+        return (JudgedDeployment("", diagnose(library)),)
+    return tuple(
+        JudgedDeployment(" ".join(map(str, group.directories)), diagnose(library.only(group.logs))) for group in groups
+    )
+
+
 def diagnose(library: Library) -> Diagnosis:
     tracer = Tracer(library)
     found = room_summaries(tracer)
@@ -109,7 +128,8 @@ def diagnose(library: Library) -> Diagnosis:
     return Diagnosis(
         shown, tuple(died), tuple(findings), rest, tally, untold,
         (*_told_to_end(died, lines, tracer.deployment), *library.notes), library.limits, empty,
-        lost_lines=lost, clocks=_clocks([*examined, *_one_of_each_pair(tracer, found, examined)]),
+        lost_lines=lost, contradiction=contradiction(tracer.deployment),
+        clocks=_clocks([*examined, *_one_of_each_pair(tracer, found, examined)]),
     )  # fmt: skip
 
 

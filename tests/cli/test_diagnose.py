@@ -110,22 +110,52 @@ def test_what_was_not_understood_stands_beside_the_good_news(verb: Verb, tmp_pat
     assert "no line of the 50 looked at" in verb.out
 
 
-def test_a_directory_of_several_deployments_is_said_to_be_one(verb: Verb, tmp_path: Path) -> None:
-    """One directory for each host of a deployment is no such case: there, no host has both roles."""
+def test_several_deployments_in_one_directory_are_judged_one_by_one(verb: Verb, tmp_path: Path) -> None:
+    """Two copies of a decode that was killed, merged, were one that nobody misses: nothing wrong was found."""
     for name in ("first", "the second"):
         shutil.copytree(KILLED, tmp_path / name)
-    for asked in ("diagnose", "rooms"):
-        verb(asked, tmp_path)
-        said = verb.out + verb.err
-        assert "2 directories hold logs of a prefill and a decode each" in said
-        assert f"pdctl {asked} {tmp_path}/first; pdctl {asked} '{tmp_path}/the second'" in said
-        verb(asked, tmp_path / "first")
-        assert "directories hold logs" not in verb.out + verb.err
-    for name, role in (("first", "decode"), ("the second", "prefill")):
-        (tmp_path / name / f"{role}0.log").unlink()
-    for asked in ("diagnose", "rooms"):
-        verb(asked, tmp_path)
-        assert "directories hold logs" not in verb.out + verb.err
+    shutil.copytree(QUIET, tmp_path / "third")
+    assert verb("diagnose", tmp_path) == 1
+    lines = verb.out.splitlines()
+    assert lines[0].startswith("3 deployments, by their directories, each judged by itself: 2 with something wrong, 1 ")
+    for name, said in (("first", "decode0 died"), ("the second", "decode0 died"), ("third", "nothing wrong was found")):
+        assert any(line.endswith(f" {tmp_path}/{name}: {said}") for line in lines), name
+    assert sum(line.startswith("✗ decode0 (decode) died between") for line in lines) == 2
+    assert verb("diagnose", tmp_path, "-o", "json") == 1
+    told = json.loads(verb.out)
+    jsonschema.validate(told, SCHEMA)
+    assert [each["verdict"] for each in told["deployments"]] == ["wrong", "wrong", "fine"]
+    assert [(each["deployment"], each["instance"]) for each in told["deaths"]] == [
+        (f"{tmp_path}/{name}", "decode0") for name in ("first", "the second")
+    ]
+    assert verb("diagnose", tmp_path, "-o", "jsonl") == 1
+    parts = [json.loads(line) for line in verb.out.splitlines()]
+    assert [part["deployment"] for part in parts if part["part"] == "death"] == [
+        each["deployment"] for each in told["deaths"]
+    ]
+    for asked in (("rooms",), ("trace-room", "7179054193972827371")):
+        verb(*asked, tmp_path)
+        said = " ".join(asked)
+        assert "these are the logs of 3 deployments by their directories" in verb.err
+        assert f"pdctl {said} {tmp_path}/first; pdctl {said} '{tmp_path}/the second'" in verb.err
+        verb(*asked, tmp_path / "first")
+        assert "deployments" not in verb.err
+
+
+def test_logs_that_contradict_each_other_get_no_tick(verb: Verb, tmp_path: Path) -> None:
+    """Copies in one directory: which of them others mean cannot be told."""
+    for path in KILLED.glob("*.log*"):
+        shutil.copy(path, tmp_path / path.name)
+        shutil.copy(path, tmp_path / f"copy-{path.name}")
+    assert verb("diagnose", tmp_path) == 4
+    assert "✓" not in verb.out
+    assert "these logs cannot be judged together: " in verb.out
+    assert "are logs of two processes at 127.0.0.1:" in verb.out
+    assert verb("diagnose", tmp_path, "-o", "json") == 4
+    assert json.loads(verb.out)["verdict"] == "unknown"
+    for asked in (("rooms",), ("trace-room", "7179054193972827371")):
+        verb(*asked, tmp_path)
+        assert "what follows may be wrong: " in verb.err
 
 
 def test_other_rooms_are_not_denied_where_one_is_not_named(verb: Verb) -> None:

@@ -21,14 +21,14 @@ from pdctl.render.diagnosis_view import show
 from pdctl.render.term import Term
 from pdctl.trace import proven_deaths
 from pdctl.trace.deployment_report import SourceKind
-from pdctl.trace.diagnose import diagnose
+from pdctl.trace.diagnose import diagnose, diagnose_each
 from pdctl.trace.observed_deployment import ObservedDeployment
 from pdctl.trace.summaries import ListNotes, room_summaries
 from pdctl.trace.tracer import Tracer
 from tests.cases import for_each
 from tests.trace import pasted
 from tests.trace.engines import at, engine, finished, received, rid
-from tests.trace.recordings import SCENARIOS, diagnosis, library, logs, tracer, truth
+from tests.trace.recordings import ROOMS, SCENARIOS, diagnosis, library, logs, tracer, truth
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,6 +105,16 @@ def test_what_happened_is_named_and_nothing_else(scenario: str) -> None:
     assert found.wrong == (happened != FINE)
     assert found.fine == (happened == FINE and scenario not in UNASKED)
     assert found.told
+
+
+def test_given_together_each_is_judged_as_when_given_alone() -> None:
+    found = {Path(each.directory).name: each.diagnosis for each in diagnose_each(library([str(ROOMS)]))}
+    assert set(found) == set(HAPPENED)
+    for scenario, happened in HAPPENED.items():
+        told = found[scenario]
+        assert tuple((one.instance, one.code, len(one.rooms)) for one in told.deaths) == happened.deaths, scenario
+        assert tuple(sorted(one.code for one in told.findings)) == happened.findings, scenario
+        assert (told.wrong, told.fine) == (happened != FINE, happened == FINE and scenario not in UNASKED), scenario
 
 
 @for_each("scenario", SCENARIOS)
