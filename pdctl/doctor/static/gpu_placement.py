@@ -16,19 +16,18 @@ from pdctl.fleet.address import host_and_port
 from pdctl.layout.shape import Shape, gpu_id, on_node
 from pdctl.loopback import is_loopback
 from pdctl.manifests.command_lines import program
-from pdctl.manifests.manifest import COMPOSE, SCRIPT
+from pdctl.manifests.manifest import COMPOSE, MOST_GPUS, SCRIPT
 from pdctl.quick_definitions import NamedTuple
 from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pdctl.doctor.check import Finding
     from pdctl.doctor.static.servers import Server, Servers
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SIZES = ("tp-size", "pp-size", "dp-size", "attn-dp-size", "nnodes", "base-gpu-id", "gpu-id-step")
-MOST_RANKS = 4096  # of one instance; a larger number is a typing error, which other checks name
 USUAL_GPUS = 8  # of one host
 ID = re.compile(r"\d{1,3}|(GPU|MIG)-[\w/-]+")
 PASSED = re.compile(rf"(?:--env=|-e)?{VISIBLE}=(.*)")  # a word behind `ssh HOST`, or an option of `docker run`
@@ -100,21 +99,27 @@ def unseen(servers: Servers) -> Iterator[Finding]:
 def shared(servers: Servers) -> Iterator[Finding]:
     """PD504: two engines of one host use one GPU, and do not say how to share its memory."""
     known = [used for engine in servers.engines if (used := _used(engine)) is not None]
-    moved: dict[str, set[str]] = {}  # by engine: the GPUs that it is told to use instead
-    for at, later in enumerate(known):
-        beside = [one for one in known if one is not later and _on_one_host(servers, one, later, known)]
-        for earlier in known[:at]:
-            both = [gpu for gpu in later.ids if gpu in earlier.ids]
-            if not both or earlier not in beside or _share_memory(earlier.engine, later.engine):
-                continue
-            several = len(both) > 1
-            observed = f"{_gpus(both)} of its host {'are' if several else 'is'} {earlier.engine.name}'s as well"
-            severity = None if earlier.chosen or later.chosen else Severity.WARNING
-            others = {gpu for one in beside for gpu in (*one.ids, *moved.get(one.engine.name, ()))}
-            fix, moved[later.engine.name] = _move(later, others | {*later.ids})
-            evidence = [*earlier.evidence, *later.evidence]
-            yield finding("PD504", later.engine.name, observed, "GPUs of its own", evidence, severity, fix=fix)
-            break
+    for beside in _by_host(servers, known):
+        users: dict[str, list[UsedGpus]] = {}
+        taken = {gpu for one in beside for gpu in one.ids}
+        for later in beside:
+            earlier = next(_contested(later, users), None)
+            if earlier is not None:
+                both = [gpu for gpu in later.ids if gpu in earlier.ids]
+                are = "are" if len(both) > 1 else "is"
+                observed = f"{_gpus(both)} of its host {are} {earlier.engine.name}'s as well"
+                severity = None if earlier.chosen or later.chosen else Severity.WARNING
+                evidence = [*earlier.evidence, *later.evidence]
+                fix = _move(later, taken)
+                yield finding("PD504", later.engine.name, observed, "GPUs of its own", evidence, severity, fix=fix)
+            for gpu in later.ids:
+                users.setdefault(gpu, []).append(later)
+
+
+def _contested(later: UsedGpus, users: Mapping[str, Sequence[UsedGpus]]) -> Iterator[UsedGpus]:
+    """The engines before it that have a GPU of its, and with which it does not share the memory."""
+    for gpu in later.ids:
+        yield from (one for one in users.get(gpu, ()) if not _share_memory(one.engine, later.engine))
 
 
 def _gpus(ids: Iterable[str]) -> str:
@@ -145,8 +150,10 @@ def _wanted(engine: Server) -> list[int] | None:
         count = engine.pod.size
     replicas = 1 if engine.dp_attention else engine.dp_ranks
     base, step = flags.number("base-gpu-id") or 0, flags.number("gpu-id-step") or 1
-    if min(tp, pp, count, replicas, step) < 1 or base < 0 or tp * pp % count or tp * pp * replicas > MOST_RANKS:
+    if min(tp, pp, count, replicas, step) < 1 or base < 0 or tp * pp % count:
         return None
+    if tp * pp // count * replicas > MOST_GPUS:
+        return None  # a typing error, or nodes that are not written
     shape = Shape(tp=tp, pp=pp, replicas=replicas, nnodes=count, base_gpu_id=base, gpu_id_step=step)
     return [gpu_id(shape, replica, *place) for replica in range(replicas) for place in on_node(shape, 0)] or None
 
@@ -181,36 +188,39 @@ def _named(engine: Server) -> tuple[str | None, str]:
     return (said.value or "$", said.evidence) if said is not None else (None, "")
 
 
-def _on_one_host(servers: Servers, one: UsedGpus, other: UsedGpus, known: Sequence[UsedGpus]) -> bool:
-    """Whether the two certainly run on one host and are not shown different GPUs by Kubernetes."""
-    first, second = one.engine, other.engine
-    if first.pod is None or second.pod is None or first.container is None or second.container is None:
-        return first.network == second.network
-    if first.pod.kind == second.pod.kind == COMPOSE:
-        return first.pod.file == second.pod.file
-    if first.network != second.network or not first.container.gpus is second.container.gpus is None:
-        return False
-    if first.pod.kind != SCRIPT or first.container.host:
-        return True
-    if any((each.flags.number("nnodes") or 1) > 1 for each in (first, second)):
-        return False  # the script is started on each node
-    hosts = {each.flags.text("host") for each in (first, second)} - {None, *WILDCARD}
-    if len(hosts) > 1 and not all(is_loopback(host) for host in hosts if host):
-        return False
-    beside = [each for each in known if each.engine.network == first.network]
-    return any(each.chosen for each in beside) or _called_as_local(servers, first, second)
+def _by_host(servers: Servers, known: Sequence[UsedGpus]) -> Iterator[list[UsedGpus]]:
+    """The engines that certainly run on one host, and are not given different GPUs by Kubernetes."""
+    deciding = {one.engine.network for one in known if one.chosen}
+    local = _called_as_local(servers)
+    hosts: dict[str, list[UsedGpus]] = {}
+    for one in known:
+        engine, container = one.engine, one.engine.container
+        key = engine.network
+        if engine.pod is not None and container is not None:
+            in_script = engine.pod.kind == SCRIPT and not container.host  # on the host where the script is started
+            if container.host is None or (container.gpus is not None and engine.pod.kind != COMPOSE):
+                continue
+            if in_script and (engine.flags.number("nnodes") or 1) > 1:
+                continue  # it is started on each node
+            if in_script and key not in deciding and id(engine) not in local:
+                continue  # who names no GPUs may mean several hosts
+            key = engine.pod.file if engine.pod.kind == COMPOSE else key
+        hosts.setdefault(key, []).append(one)
+    for beside in hosts.values():
+        addresses = {one.engine.flags.text("host") for one in beside} - {None, *WILDCARD}
+        if len([each for each in addresses if each and not is_loopback(each)]) < 2:
+            yield beside
 
 
-def _called_as_local(servers: Servers, *engines: Server) -> bool:
-    """Whether a router calls all of them at loopback addresses."""
-    called = {
+def _called_as_local(servers: Servers) -> set[int]:
+    """The engines, by id, that a router calls at a loopback address."""
+    return {
         id(engine)
         for router in servers.routers
         for each in (*router.prefills, *router.decodes)
         if is_loopback(host_and_port(each.url)[0])
         for engine in engines_behind(servers, each.url, router.network)
     }
-    return called.issuperset(map(id, engines))
 
 
 def _share_memory(one: Server, other: Server) -> bool:
@@ -219,21 +229,23 @@ def _share_memory(one: Server, other: Server) -> bool:
     return None not in parts and sum(part or 0 for part in parts) <= 1
 
 
-def _move(used: UsedGpus, taken: set[str]) -> tuple[str, set[str]]:
-    """What to write instead, and the GPUs that the engine then has; the first that are free."""
-    name, first = pasteable(used.engine.name), min((int(each) for each in used.ids if each.isdigit()), default=None)
-    if first is None or used.engine.instance is not None:
-        return f"set {VISIBLE} of {name} to GPUs that no other engine uses", set()
-    for base in range(USUAL_GPUS):
-        ids = [str(base + int(each) - first) for each in used.ids]
-        if taken.isdisjoint(ids) and int(ids[-1]) < USUAL_GPUS:
-            fix = f"set {VISIBLE} of {name} to {','.join(ids)}"
-            if used.engine.container is not None and used.engine.container.devices:
-                fix = f"give the container of {name} {_gpus(ids)} instead"
-            elif _named(used.engine)[0] is None:
-                fix = f"start {name} with --base-gpu-id {base}"
-            return fix, {*ids}
-    return f"start {name} on another host", set()
+def _move(used: UsedGpus, taken: set[str]) -> str:
+    """What to write instead: the first GPUs that nobody has, which are added to `taken`."""
+    name = pasteable(used.engine.name)
+    if used.engine.instance is not None or not all(map(str.isdigit, used.ids)):
+        return f"set {VISIBLE} of {name} to GPUs that no other engine uses"
+    numbers = [int(each) for each in used.ids]
+    for base in range(USUAL_GPUS - max(numbers) + min(numbers)):
+        ids = [str(base + each - min(numbers)) for each in numbers]
+        if not taken.isdisjoint(ids):
+            continue
+        taken.update(ids)
+        if used.engine.container is not None and used.engine.container.devices:
+            return f"give the container of {name} {_gpus(ids)} instead"
+        if _named(used.engine)[0] is None:
+            return f"start {name} with --base-gpu-id {base}"
+        return f"set {VISIBLE} of {name} to {','.join(ids)}"
+    return f"start {name} on another host"
 
 
 def rendezvous(servers: Servers) -> Iterator[Finding]:

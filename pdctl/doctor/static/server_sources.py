@@ -140,11 +140,14 @@ def from_manifest(manifest: Manifest) -> Servers:
     engines: list[Server] = []
     routers: list[RouterLine] = []
     for pod in manifest.pods:
-        for container in pod.containers:
-            started = program(container.argv)
+        found = [(container, program(container.argv)) for container in pod.containers]
+        several = sum(started is not None for _, started in found) > 1
+        for container, started in found:
             if started is None:
                 continue
-            name = _name(pod, container)
+            name = pod.name.removesuffix("/leader")  # the leader stands for its group
+            if several:
+                name = f"{name}/{container.name}"
             if started.role == "router":
                 routers.append(_deployed_router(name, pod, container, started))
             else:
@@ -226,12 +229,6 @@ def service_of(manifest: Manifest, host: str) -> Service | None:
     """The Service that a name's first label names (`svc`, `svc.ns.svc.cluster.local`), or its second (a pod's name)."""
     names = host.split(".")[:2]
     return next((service for name in names for service in manifest.services if service.name == name), None)
-
-
-def _name(pod: ManifestPod, container: Container) -> str:
-    several = sum(program(each.argv) is not None for each in pod.containers) > 1
-    name = pod.name.removesuffix("/leader")  # the leader stands for its group
-    return f"{name}/{container.name}" if several else name
 
 
 def _engine(name: str, pod: ManifestPod, container: Container, started: ServerProgram) -> Server:

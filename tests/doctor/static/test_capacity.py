@@ -187,6 +187,8 @@ RUN = "docker run --gpus"
         ((f"{VISIBLE}=0,1 {P} --tp 2", f"{VISIBLE}=0,1 {D} --tp 2 --device cpu"), []),
         ((f"{VISIBLE}=0,1 {P} --tp 2", f"{VISIBLE}=$GPUS {D} --tp 2"), []),
         ((f"{VISIBLE}=GPU-8f {P}", f"{VISIBLE}=GPU-8f {D}"), [f"{SHOW} GPUs that no other engine uses"]),
+        ((f"{VISIBLE}=0,GPU-8f {P} --tp 2", f"{VISIBLE}=GPU-8f,0 {D} --tp 2"),
+         [f"{SHOW} GPUs that no other engine uses"]),
         ((f"export {VISIBLE}=2,3,0,1", f"{P} --tp 2", f"{D} --tp 2 --base-gpu-id 2"), []),
         ((f"{P} --tp 4", f"{D} --base-gpu-id 3"), [f"{BEGIN} 4"]),
         ((f"{P} --tp 4", f"{D} --base-gpu-id 4"), []),
@@ -209,6 +211,7 @@ RUN = "docker run --gpus"
         ((f"ssh $A {P}", f"ssh $A {D} --base-gpu-id 0"), []),
         ((f"ssh a {VISIBLE}=0 {P}", f"ssh a {VISIBLE}=1 {D}"), []),
         ((f"ssh a '{VISIBLE}=0 {P}'", f"ssh a '{VISIBLE}=0 {D}'"), [f"{SHOW} 1"]),
+        ((f"{P} --tp 100000000000000000", f"{D} --tp 100000000000000000 --base-gpu-id 0"), []),
         ((f"{P} --host 10.0.0.1 --base-gpu-id 0", f"{D} --host 10.0.0.2"), []),
         ((f"{P} --tp 2 --nnodes 2 --node-rank $RANK --base-gpu-id 0", f"{D} --tp 2 --nnodes 2 --node-rank $RANK"),
          []),
@@ -285,3 +288,12 @@ def test_a_topology_does_not_show_an_instance_the_gpus_of_another() -> None:
         ("decode-0", "leave CUDA_VISIBLE_DEVICES out of the topology")
     ]
     assert not found(topology("roles.prefill.instances=1"), "PD504")
+
+
+def test_each_of_many_engines_is_held_against_the_first_with_its_gpu() -> None:
+    """Five hundred of them, as a loop of a script may start: one look at each."""
+    loop = f"for i in $(seq 0 15); do for j in $(seq 0 31); do\n{P} --port $((30000 + i * 32 + j)) --base-gpu-id $j &\n"
+    facts = manifest(f"#!/bin/bash\n{loop}done\ndone\n", "run.sh")
+    told = found(facts, "PD504")
+    assert told
+    assert all(each.fix.endswith(" on another host") for each in told)
