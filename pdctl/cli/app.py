@@ -42,6 +42,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("status", "pdctl.cli.runs:status", "Show the state of a run, instance by instance."),
     Verb("role-switch", "pdctl.cli.role_switch", "Turn a prefill into a decode, or back, while it runs."),
     Verb("autoscale", "pdctl.cli.autoscale", "Say what a scaling policy would do, and why."),
+    Verb("simulate", "pdctl.cli.simulate", "Say what scaling policies would do under a trace."),
     Verb("logs", "pdctl.cli.logs", "Show or follow the logs of a run."),
     Verb("down", "pdctl.cli.runs:down", "Stop a run and everything it started."),
     Verb("ls", "pdctl.cli.runs:ls", "List runs."),

@@ -111,7 +111,7 @@ def _table(policies: Sequence[PolicyStatistics], columns: Sequence[simulation_ta
     yield f"<div class=scroll><table><thead><tr><th>policy</th>{heads}</tr></thead><tbody>"
     for one in policies:
         cells = "".join(f"<td>{_cell(simulation_table.cell(one, column))}</td>" for column in columns)
-        yield f"<tr><th>{_escaped(one.policy)}</th>{cells}</tr>"
+        yield f"<tr><th>{_escaped(one.name)}</th>{cells}</tr>"
     yield "</tbody></table></div>"
 
 
@@ -144,7 +144,7 @@ def _plots(outcome: SimulationOutcome) -> Iterator[PagePlot]:
         _lines(series, "share", [one.kv_use for one in series], tickformat=".0%"),
     )  # fmt: skip
     for one in series:
-        yield PagePlot(f"Replicas by state: {one.policy}", "The mean of each stretch of time.", _states(one))
+        yield PagePlot(f"Replicas by state: {one.name}", "The mean of each stretch of time.", _states(one))
 
 
 def _line(at: int) -> dict[str, object]:
@@ -164,7 +164,7 @@ def _attainment(policies: Sequence[PolicyStatistics]) -> Plot:
             "arrayminus": [mean - low for (low, _), mean in zip(ends, means, strict=True)],
             "visible": any(each.interval for each in estimates),
         }
-        names = [one.policy for one in policies]
+        names = [one.name for one in policies]
         name = {"ttft": "TTFT", "tbt": "TBT", "both": "both"}[part]
         figure.add_bar(x=names, y=means, name=name, error_y=error, marker_color=COLORS[at])
     figure.update_layout(barmode="group")
@@ -175,7 +175,7 @@ def _gpu_time(series: Sequence[RunSeries]) -> Plot:
     figure = Plot()
     rows = [(one.serving_s, one.loading_s, one.draining_s) for one in series]
     for (name, color), values in zip(PARTS, zip(*rows, strict=True), strict=True) if rows else ():
-        figure.add_bar(x=[one.policy for one in series], y=values, name=name, marker_color=color)
+        figure.add_bar(x=[one.name for one in series], y=values, name=name, marker_color=color)
     figure.update_layout(barmode="stack")
     return _laid_out(figure, "GPU-seconds", "")
 
@@ -185,9 +185,9 @@ def _first_tokens(series: Sequence[RunSeries]) -> Plot:
     for at, one in enumerate(series):
         for share, width in ((99, 2), (50, 1)):
             figure.add_scatter(
-                x=one.times_s, y=one.ttft_s[share], name=one.policy, legendgroup=one.policy, showlegend=share == 99,
+                x=one.times_s, y=one.ttft_s[share], name=one.name, legendgroup=one.name, showlegend=share == 99,
                 mode="lines", line={**_line(at), "width": width}, opacity=1 if share == 99 else 0.55,
-                hovertemplate=f"{one.policy} p{share}: %{{y:.3s}} s at %{{x:.0f}} s<extra></extra>",
+                hovertemplate=f"{one.name} p{share}: %{{y:.3s}} s at %{{x:.0f}} s<extra></extra>",
             )  # fmt: skip
     seconds = [value for one in series for share in (50, 99) for value in one.ttft_s[share] if value]
     marks = _marks(min(seconds, default=1.0), max(seconds, default=1.0))
@@ -209,7 +209,7 @@ def _lines(
 ) -> Plot:
     figure = Plot()
     for at, (one, points) in enumerate(zip(series, values, strict=True)):
-        figure.add_scatter(x=one.times_s, y=points, name=one.policy, mode="lines", line=_line(at))
+        figure.add_scatter(x=one.times_s, y=points, name=one.name, mode="lines", line=_line(at))
     return _laid_out(figure, unit, "simulated seconds", rangemode="tozero", **axis)
 
 

@@ -81,12 +81,12 @@ def lines(outcome: SimulationOutcome, term: Term) -> Iterator[str]:
     if outcome.policies:
         for title, columns in (("service", SERVICE), ("cost", COST)):
             yield ""
-            rows = [[one.policy, *(cell(one, column) for column in columns)] for one in outcome.policies]
+            rows = [[one.name, *(cell(one, column) for column in columns)] for one in outcome.policies]
             yield from table(term, [title.upper(), *(column.title for column in columns)], rows)
         yield ""
         yield from notes(outcome, term)
     for each in outcome.unfinished:
-        yield term.style(f"not finished: {each.policy}, seed {each.seed}", "yellow")
+        yield term.style(f"not finished: {each.policy} {each.loading}, seed {each.seed}", "yellow")
 
 
 def head(setup: SimulationSetup) -> str:
@@ -97,8 +97,9 @@ def head(setup: SimulationSetup) -> str:
     if setup.targets.ttft_token:
         targets += f" + {duration(setup.targets.ttft_token / SECOND)} per prompt token"
     skipped = f"; {setup.skipped:,} rows of the file skipped" if setup.skipped else ""
+    loading = ", ".join(setup.loading)
     return (
-        f"on {visible(setup.topology)} ({fleet}), profile {visible(setup.profile)}, weights by {setup.loading}; "
+        f"on {visible(setup.topology)} ({fleet}), profile {visible(setup.profile)}, weights by {loading}; "
         f"wanted: {targets}, TBT {duration(setup.targets.tbt / SECOND)}{skipped}"
     )
 
@@ -113,12 +114,7 @@ def notes(outcome: SimulationOutcome, term: Term) -> Iterator[str]:
         unserved = one.estimate("unserved").mean
         if unserved:
             said = f"{three(unserved)} of {three(one.estimate('requests').mean or 0)} requests did not end"
-            yield from prose(term, f"{one.policy}:", said, "yellow")
-        cut = [run.seed for run in one.runs if run.cut]
-        if cut:
-            yield from prose(
-                term, f"{one.policy}:", f"ended before its time: seed {', '.join(map(str, cut))}", "yellow"
-            )
+            yield from prose(term, f"{one.name}:", said, "yellow")
 
 
 def cell(one: PolicyStatistics, column: TableColumn) -> str:

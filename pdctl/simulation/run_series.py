@@ -25,8 +25,7 @@ class RunSeries(NamedTuple):
     percentile, over the requests that arrived in the bin and got a first token.
     """
 
-    policy: str
-    seed: int
+    name: str
     times_s: Sequence[float]
     replicas: Mapping[str, Sequence[float]]
     waiting_requests: Sequence[float | None]
@@ -51,7 +50,6 @@ def draw_series(run: SimulationRun) -> RunSeries:
     waiting, kv_use = _highest(run.samples, edges)
     return RunSeries(
         run.policy,
-        run.seed,
         [edge / SECOND for edge in edges],
         _mean_replicas(run.samples, edges),
         waiting,

@@ -23,7 +23,7 @@ class SimulationSetup(NamedTuple):
     topology: str
     trace: str
     profile: str
-    loading: str
+    loading: Sequence[str]
     targets: SloTargets
     limits: Mapping[str, object]
     fleet: Mapping[str, int]
@@ -34,6 +34,7 @@ class UnfinishedRun(NamedTuple):
     """A run that Ctrl-C ended, or did not let begin."""
 
     policy: str
+    loading: str
     seed: int
 
 
@@ -67,7 +68,6 @@ def to_document(outcome: SimulationOutcome) -> dict[str, object]:
         "skipped_rows": setup.skipped,
         "topology": setup.topology,
         "profile": setup.profile,
-        "loading": setup.loading,
         "slo": slo,
         "fleet": dict(setup.fleet),
         "limits": dict(setup.limits),
@@ -79,6 +79,7 @@ def to_document(outcome: SimulationOutcome) -> dict[str, object]:
 def _policy(one: PolicyStatistics) -> dict[str, object]:
     told: dict[str, object] = {"policy": one.policy, "seeds": len(one.runs)}
     told |= _nested([estimate.mean for estimate in one.estimates])
+    told["loading"] = one.loading
     told["events_by_kind"] = dict(one.by_kind)
     told["intervals"] = {
         figure.name: list(estimate.interval)
@@ -90,7 +91,7 @@ def _policy(one: PolicyStatistics) -> dict[str, object]:
 
 
 def _run(run: RunStatistics) -> dict[str, object]:
-    head = {"seed": run.seed, "digest": run.digest, "logged_events": run.logged, "cut": run.cut}
+    head = {"seed": run.seed, "digest": run.digest, "logged_events": run.logged}
     return {**head, **_nested(run.figures), "events_by_kind": dict(run.by_kind)}
 
 

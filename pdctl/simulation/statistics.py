@@ -17,6 +17,7 @@ from pdctl.units import flag_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from pdctl.simulation.fleet_shape import SimulationSettings
     from pdctl.simulation.result import SimulationRun
 
 SECOND = 10**9  # ns
@@ -45,13 +46,14 @@ class StatisticFigure(NamedTuple):
 
 
 class RunStatistics(NamedTuple):
-    """One run. `figures` has a value for each of FIGURES, in their order; `by_kind` counts its scaling events."""
+    """One run, of whose log there are `logged` events. `figures` has a value for each of FIGURES, in their order.
 
-    policy: str
+    `by_kind` counts its scaling events.
+    """
+
     seed: int
     digest: str
     logged: int
-    cut: bool
     figures: tuple[float | None, ...]
     by_kind: Mapping[str, int]
 
@@ -64,9 +66,11 @@ class Estimate(NamedTuple):
 
 
 class PolicyStatistics(NamedTuple):
-    """All runs of one policy; `estimates` as the figures of a run."""
+    """All runs of one policy and one way to load weights; `estimates` as the figures of a run."""
 
+    name: str
     policy: str
+    loading: str
     runs: tuple[RunStatistics, ...]
     estimates: tuple[Estimate, ...]
     by_kind: Mapping[str, float]
@@ -121,22 +125,21 @@ def percentile(ascending: Sequence[int], share: float) -> float | None:
 
 
 def summarize_run(run: SimulationRun, targets: SloTargets) -> RunStatistics:
-    """Without a first token a request misses the TTFT, without an end the TBT; one that had not arrived is left out."""
+    """Without a first token a request misses the TTFT, without an end the TBT; what comes after the end is left out."""
     seen = _count_requests(run, targets)
     figures = tuple(figure.of(seen) for figure in FIGURES)
-    cut = run.cut_at_ns is not None
-    return RunStatistics(run.policy, run.seed, run.digest, run.events, cut, figures, seen.by_kind)
+    return RunStatistics(run.seed, run.digest, run.events, figures, seen.by_kind)
 
 
-def summarize_policy(runs: Sequence[RunStatistics]) -> PolicyStatistics:
-    """At least one run, all of one policy."""
+def summarize_policy(name: str, settings: SimulationSettings, runs: Sequence[RunStatistics]) -> PolicyStatistics:
+    """`runs`: at least one, all with these settings but for the seed. `name`: what tells them from others."""
     estimates = tuple(
         _estimate([value for one in runs if (value := one.figures[at]) is not None], figure.name)
         for at, figure in enumerate(FIGURES)
     )
     kinds = sorted({kind for one in runs for kind in one.by_kind})
     by_kind = {kind: sum(one.by_kind.get(kind, 0) for one in runs) / len(runs) for kind in kinds}
-    return PolicyStatistics(runs[0].policy, tuple(runs), estimates, by_kind)
+    return PolicyStatistics(name, settings.policy.value, settings.loading.value, tuple(runs), estimates, by_kind)
 
 
 def _count_requests(run: SimulationRun, targets: SloTargets) -> _CountedRun:
@@ -144,7 +147,7 @@ def _count_requests(run: SimulationRun, targets: SloTargets) -> _CountedRun:
     requests = unserved = met_ttft = met_tbt = met_both = good_tokens = 0
     ttfts, tbts = [], []
     for arrival, first, end, tbt, prompt, answer in zip(*rows, strict=True):
-        if run.cut_at_ns is not None and arrival > run.cut_at_ns:
+        if arrival > run.end_ns:
             continue
         requests += 1
         ended = end >= 0
@@ -176,9 +179,9 @@ def _estimate(values: Sequence[float], name: str) -> Estimate:
     if not values:
         return Estimate(None, None)
     count = len(values)
-    mean = sum(values) / count
     if count == 1:
-        return Estimate(mean, None)
+        return Estimate(values[0], None)
+    mean = sum(values) / count
     if min(values) == max(values):
         return Estimate(mean, (mean, mean))
     draw = Random(f"bootstrap/{name}").random

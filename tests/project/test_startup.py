@@ -41,6 +41,7 @@ def loaded(*argv: str, env: dict[str, str] | None = None) -> set[str]:
         ("logs", "no-such-run"),
         ("topology", "check", "topologies/2p1d.yaml"),
         ("autoscale", "explain", "--policy", "blitz", "--observation", "tests/snapshots/files/fleet.json"),
+        ("simulate", "2p1d", "--trace", "steady:rate=1,duration=5"),
     ],
     ids=" ".join,
 )
@@ -58,11 +59,12 @@ def test_no_ops_verb_loads_the_engine(argv: tuple[str, ...]) -> None:
         ("launch", "topologies/2p1d.yaml", "--dry-run"),
         ("ls",),
         ("autoscale", "explain", "--policy", "blitz", "--observation", "tests/snapshots/files/fleet.json"),
+        ("simulate", "2p1d", "--trace", "steady:rate=1,duration=5"),
     ],
     ids=" ".join,
 )
 def test_what_asks_nobody_and_redraws_nothing_loads_no_library_for_it(argv: tuple[str, ...]) -> None:
-    assert not {name.split(".")[0] for name in loaded(*argv)} & {"rich", "httpx", "h11", "typer", "click"}
+    assert not {name.split(".")[0] for name in loaded(*argv)} & {"rich", "httpx", "h11", "typer", "click", "plotly"}
 
 
 def test_asking_over_http_loads_h11_and_no_other_http_library() -> None:

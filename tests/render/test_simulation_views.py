@@ -27,7 +27,7 @@ def text(*policies: str, seeds: int = 3, tty: bool = False) -> str:
     if tty:
         stream.isatty = lambda: True  # type: ignore[method-assign]
     told = outcome(policies, seeds)
-    simulation_table.show(told._replace(unfinished=[UnfinishedRun("kpa", 2)]), Term(stream))
+    simulation_table.show(told._replace(unfinished=[UnfinishedRun("kpa", "live", 2)]), Term(stream))
     return stream.getvalue()
 
 
@@ -40,7 +40,7 @@ def test_the_table_has_a_row_for_each_policy_with_its_intervals() -> None:
         assert re.search(r" \d\d\.\d% \(\d\d\.\d–\d\d\.\d%\) ", service), service
         assert re.search(r" \d+ s \(\d+–\d+ s\) ", cost), cost
     assert "means over 3 seeds with their 95 % intervals" in said
-    assert said.endswith("not finished: kpa, seed 2\n")
+    assert said.endswith("not finished: kpa live, seed 2\n")
 
 
 def test_one_seed_says_nothing_of_chance() -> None:

@@ -7,18 +7,22 @@ from array import array
 from random import Random
 from typing import TYPE_CHECKING
 
+from pdctl.policy import ScalingPolicyName
 from pdctl.replica.states import ReplicaState
 from pdctl.replica.transitions import ReplicaEvent
+from pdctl.simulation.fleet_shape import SimulationSettings
 from pdctl.simulation.result import FleetSample, GpuTime, RequestColumns, SimulationRun, StateChange
 from pdctl.simulation.run_series import draw_series
 from pdctl.simulation.simulation_document import SimulationOutcome, SimulationSetup
 from pdctl.simulation.statistics import SECOND, SloTargets, summarize_policy, summarize_run
+from pdctl.simulation.weight_loads import LoadPlan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TARGETS = SloTargets(2 * SECOND, SECOND // 20)
 ORDER = StateChange(5 * SECOND, 2, ReplicaEvent.LOAD_PREFILL, ReplicaState.INACTIVE, ReplicaState.LOADING_PREFILL)
+SETTINGS = {name.value: SimulationSettings(policy=name, loading=LoadPlan.DISK) for name in ScalingPolicyName}
 GPU_TIME = GpuTime(150.0, 30.0, 20.0)
 DONE = StateChange(9 * SECOND, 2, ReplicaEvent.LOADED, ReplicaState.LOADING_PREFILL, ReplicaState.PREFILL)
 
@@ -36,7 +40,6 @@ def run(
     seconds: int = 100,
     samples: Sequence[FleetSample] = (),
     gpu_time: GpuTime = GPU_TIME,
-    cut_at_ns: int | None = None,
 ) -> SimulationRun:
     digest = hashlib.sha256(f"{policy}/{seed}".encode()).hexdigest()
     given = columns(rows) if rows else RequestColumns(*(array("q") for _ in range(6)))
@@ -55,7 +58,6 @@ def run(
         gpu_time,
         *moved,
         1.25,
-        cut_at_ns,
     )
 
 
@@ -87,11 +89,14 @@ def busy_run(policy: str, seed: int, speed: float) -> SimulationRun:
 def outcome(policies: Sequence[str], seeds: int = 3) -> SimulationOutcome:
     runs = {name: [busy_run(name, seed, 1 + at / 2) for seed in range(seeds)] for at, name in enumerate(policies)}
     setup = SimulationSetup(
-        "2p1d", "burst:rate=8,factor=5", "gpu-8b", "disk", TARGETS, {"prefill": [1, 4]},
+        "2p1d", "burst:rate=8,factor=5", "gpu-8b", ("disk",), TARGETS, {"prefill": [1, 4]},
         {"prefills": 2, "decodes": 2, "replicas": 8},
     )  # fmt: skip
     return SimulationOutcome(
         setup,
-        [summarize_policy([summarize_run(one, TARGETS) for one in each]) for each in runs.values()],
+        [
+            summarize_policy(name, SETTINGS[name], [summarize_run(one, TARGETS) for one in each])
+            for name, each in runs.items()
+        ],
         [draw_series(each[0]) for each in runs.values()],
     )

@@ -55,5 +55,5 @@ def test_the_digest_of_several_runs_has_those_of_all_in_order() -> None:
 
 
 def test_runs_that_did_not_end_are_named() -> None:
-    told = to_document(outcome(["blitz"])._replace(unfinished=[UnfinishedRun("static", 1)]))
-    assert told["unfinished"] == [{"policy": "static", "seed": 1}]
+    told = to_document(outcome(["blitz"])._replace(unfinished=[UnfinishedRun("static", "disk", 1)]))
+    assert told["unfinished"] == [{"policy": "static", "loading": "disk", "seed": 1}]

@@ -21,7 +21,7 @@ from pdctl.simulation.statistics import (
     summarize_run,
 )
 from tests.cases import for_each
-from tests.simulation.made_up import TARGETS, busy_run, run
+from tests.simulation.made_up import SETTINGS, TARGETS, busy_run, run
 
 # Arrival, first token, end, TBT in ms, prompt, answer. In order: both met; TTFT late; TBT late; one token; no end;
 # no first token.
@@ -63,9 +63,8 @@ def test_a_ttft_that_grows_with_the_prompt_forgives_the_long_one() -> None:
     assert figure(summarize_run(run(ROWS), shorter), "slo_attainment.ttft") == 4 / 6
 
 
-def test_a_run_that_was_cut_leaves_out_what_had_not_arrived() -> None:
-    one = summarize_run(run(ROWS, seconds=10, cut_at_ns=10 * SECOND), TARGETS)
-    assert one.cut
+def test_a_request_that_comes_after_the_end_of_the_run_is_left_out() -> None:
+    one = summarize_run(run(ROWS, seconds=10), TARGETS)
     assert told(one, "requests", "unserved") == [5, 1]
 
 
@@ -77,7 +76,7 @@ def test_a_run_without_requests_has_no_value_where_none_can_be() -> None:
         *(f"{time}_s.{part}" for time in ("ttft", "tbt") for part in ("p50", "p95", "p99", "mean")),
         "goodput_requests_per_s", "goodput_tokens_per_s", "mean_gpus",
     }  # fmt: skip
-    policy = summarize_policy([one, one])
+    policy = summarize_policy("blitz", SETTINGS["blitz"], [one, one])
     assert policy.estimate("slo_attainment.ttft") == (None, None)
 
 
@@ -97,7 +96,7 @@ def test_percentiles_are_those_of_the_standard_library() -> None:
 def test_an_interval_is_that_of_all_resamples() -> None:
     """Three seeds have 27 resamples; the drawn ones must end where the share of these reaches 2.5 and 97.5 %."""
     runs = [summarize_run(busy_run("blitz", seed, 1), TARGETS) for seed in range(3)]
-    policy = summarize_policy(runs)
+    policy = summarize_policy("blitz", SETTINGS["blitz"], runs)
     narrow = 0
     for at, each in enumerate(FIGURES):
         values = [one.figures[at] or 0 for one in runs]
@@ -111,9 +110,9 @@ def test_an_interval_is_that_of_all_resamples() -> None:
 
 def test_one_seed_has_no_interval_and_the_same_runs_give_the_same() -> None:
     runs = [summarize_run(busy_run("static", seed, 2), TARGETS) for seed in range(8)]
-    assert summarize_policy(runs) == summarize_policy(runs)
-    assert {each.interval for each in summarize_policy(runs[:1]).estimates} == {None}
-    for estimate in summarize_policy(runs).estimates:
+    assert summarize_policy("blitz", SETTINGS["blitz"], runs) == summarize_policy("blitz", SETTINGS["blitz"], runs)
+    assert {each.interval for each in summarize_policy("blitz", SETTINGS["blitz"], runs[:1]).estimates} == {None}
+    for estimate in summarize_policy("blitz", SETTINGS["blitz"], runs).estimates:
         assert estimate.mean is not None
         assert estimate.interval is not None
         low, high = estimate.interval

@@ -12,7 +12,7 @@ TOPOLOGIES = ("1p1d", "2p1d", "2p1d-decode-tp2", "deepseek-v3-wide", "qwen3-hete
               "tp16dp8-two-nodes")  # fmt: skip
 VERBS = (
     "plan", "launch", "render", "doctor", "diagnose", "trace-room", "rooms", "ask", "status", "role-switch",
-    "autoscale", "logs", "down", "ls", "explain", "dialect", "import", "topology", "completion", "self",
+    "autoscale", "simulate", "logs", "down", "ls", "explain", "dialect", "import", "topology", "completion", "self",
 )  # fmt: skip
 # A recording of each kind of course, and a room of it that is worth a look.
 RECORDINGS = (

@@ -1,0 +1,325 @@
+"""`pdctl simulate`: what scaling policies would do to a topology under a trace, in simulated time."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pdctl import program, user_files
+from pdctl.cli.exits import INTERRUPTED
+from pdctl.cli.parameters import argument, option
+from pdctl.errors import ExitCode, UsageError
+from pdctl.policy import POLICIES, ScalingPolicyName
+from pdctl.policy.constraints import Limits
+from pdctl.policy.observation import JsonPlace, read_record
+from pdctl.quick_definitions import NamedTuple
+from pdctl.render import simulation_table, term
+from pdctl.render.term import as_json
+from pdctl.simulation import synthetic, trace_files
+from pdctl.simulation.cost_profile import read_profile
+from pdctl.simulation.fleet_shape import FleetShape, RequestRouting, SimulationSettings
+from pdctl.simulation.parallel_runs import RunJob, collect_outcome, run_jobs
+from pdctl.simulation.simulation_document import SimulationSetup, to_document
+from pdctl.simulation.statistics import read_targets
+from pdctl.simulation.weight_loads import LoadPlan
+from pdctl.suggestions import hint
+from pdctl.topology import resolve
+from pdctl.units import flag_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pdctl.render.simulation_progress import SimulationProgress
+    from pdctl.simulation.cost_profile import CostProfile
+    from pdctl.simulation.parallel_runs import FinishedRun
+    from pdctl.simulation.request_trace import RequestTrace
+    from pdctl.simulation.simulation_document import SimulationOutcome
+    from pdctl.topology.model import Topology
+
+DOCUMENT, PAGE = "simulation.json", "report.html"
+MOST_RUNS = 10_000  # policies × seeds
+
+
+class SimulationForm(str, Enum):
+    TEXT = "text"
+    JSON = "json"
+
+
+class GivenTrace(NamedTuple):
+    """`make` gives the requests for a seed; a file has the same for each."""
+
+    make: Callable[[int], RequestTrace]
+    skipped: int = 0
+
+
+File = option("--file", "-F", metavar="FILE", help="Overlay merged over the file; repeatable.")
+Setting = option("--set", metavar="PATH=VALUE", help="One value of the topology; repeatable.")
+TRACE_HELP = "A synthetic trace, such as burst:rate=8, or a file: Azure, BurstGPT, Mooncake, BlitzScale."
+LIMIT_HELP = "Limits of every policy, such as prefill=1..8,decode=1..8,gpus=12; repeatable."
+
+
+def command(
+    topology: Annotated[str, argument(metavar="FILE|NAME", help="Topology file, or the name of a shipped one.")],
+    trace: Annotated[str, option("--trace", metavar="TRACE|FILE", help=TRACE_HELP)],
+    policy: Annotated[
+        str, option("--policy", metavar="NAME,...", help="Policies: `pdctl autoscale policies`.")
+    ] = "static",
+    settings: Annotated[
+        list[str] | None, option("--setting", metavar="POLICY.NAME=VALUE", help="Of a policy; repeatable.")
+    ] = None,
+    limits: Annotated[list[str] | None, option("--limit", metavar="NAME=VALUE", help=LIMIT_HELP)] = None,
+    overlays: Annotated[list[str] | None, File] = None,
+    sets: Annotated[list[str] | None, Setting] = None,
+    profile: Annotated[str, option("--profile", metavar="NAME|FILE", help="What steps cost.")] = "gpu-8b",
+    seeds: Annotated[int, option("--seeds", metavar="N", help="Runs of each policy.", min=1, max=1000)] = 1,
+    seed: Annotated[int, option("--seed", metavar="N", help="The first seed.", min=0)] = 0,
+    slo: Annotated[str, option("--slo", metavar="TARGETS", help="What is fast enough.")] = "ttft=2s,tbt=50ms",
+    loading: Annotated[
+        str, option("--loading", metavar="PLAN,...", help=f"How weights are loaded: {', '.join(LoadPlan)}.")
+    ] = LoadPlan.PEER.value,
+    routing: Annotated[
+        RequestRouting, option("--routing", help="Who decides where a prompt is computed.")
+    ] = RequestRouting.LEAST_TOKENS,
+    interval: Annotated[
+        str | None, option("--interval", metavar="TIME", help="Between decisions, in place of each policy's own.")
+    ] = None,
+    park: Annotated[
+        str, option("--park", metavar="TIME", help="How long a drained replica keeps its weights.")
+    ] = "333ms",
+    gate: Annotated[
+        bool, option("--gate/--no-gate", help="Lock decodes that are much fuller than the others.")
+    ] = False,
+    longest: Annotated[
+        str | None, option("--longest", metavar="TIME", help="Simulated time after which a run ends.")
+    ] = None,
+    skip_bad_rows: Annotated[bool, option("--skip-bad-rows", help="Count the bad rows of a trace's file.")] = False,
+    rows: Annotated[
+        int | None, option("--rows", metavar="N", help="Requests of a trace's file, from its begin.", min=1)
+    ] = None,
+    write_trace: Annotated[
+        str | None, option("--write-trace", metavar="FILE", help="Write the trace in Mooncake's format, and end.")
+    ] = None,
+    out: Annotated[str | None, option("--out", metavar="DIR", help="Document, decisions and a page of plots.")] = None,
+    jobs: Annotated[
+        int | None, option("--jobs", metavar="N", help="Runs at a time; as many as cores.", min=1, max=1024)
+    ] = None,
+    output: Annotated[SimulationForm, option("--output", "-o", help="Form of the answer.")] = SimulationForm.TEXT,
+) -> int:
+    """Say what scaling policies would do under a trace: latency, goodput, GPU-time. Nothing is started.
+
+    \b
+    pdctl simulate 2p1d --trace burst --policy blitz,static --limit prefill=1..4,decode=1..4
+    pdctl simulate 2p1d --trace burst:rate=8,factor=5 --policy blitz --seeds 5 --out burst
+    pdctl simulate base.yaml --trace conversation.jsonl --profile my.yaml --slo ttft=2s,tbt=50ms -o json
+    pdctl simulate 2p1d --trace diurnal --write-trace day.jsonl
+    """
+    given = _trace(trace, seed, skip_bad_rows, rows)
+    if write_trace is not None:
+        trace_files.write_request_trace(Path(write_trace), given.make(seed))
+        return ExitCode.OK
+    targets = read_targets(slo)
+    chosen = _policies(policy, settings or [])
+    plans = _plans(loading)
+    if (count := len(chosen) * len(plans) * seeds) > MOST_RUNS:
+        raise UsageError(f"policies × ways to load × seeds are {count:,} runs, above {MOST_RUNS:,}", "lower --seeds")
+    costs = read_profile(profile)
+    resolved = resolve.load([resolve.topology_file(each) for each in (topology, *(overlays or []))], sets or [])
+    bounds = _limits(limits or [], resolved, costs)
+    fleet = FleetShape.from_topology(resolved, costs, replicas=_replicas(bounds, costs))
+    directory = None if out is None else _directory(Path(out))
+    base = SimulationSettings(
+        limits=bounds,
+        interval_s=None if interval is None else flag_seconds("--interval", interval, positive=True),
+        routing=routing,
+        gate=gate,
+        park_s=flag_seconds("--park", park),
+        longest_s=None if longest is None else flag_seconds("--longest", longest, positive=True),
+    )
+    runs = [
+        (name, replace(base, policy=name, policy_settings=own, loading=plan, seed=each))
+        for name, own in chosen.items()
+        for plan in plans
+        for each in range(seed, seed + seeds)
+    ]
+    work = [
+        RunJob(
+            f"{name.value} {each.loading.value}" if len(plans) > 1 else name.value,
+            *(fleet, each, given.make, targets, directory),
+        )
+        for name, each in runs
+    ]
+    setup = SimulationSetup(
+        topology=resolved.name or topology,
+        trace=trace,
+        profile=profile,
+        loading=tuple(plan.value for plan in plans),
+        targets=targets,
+        limits=asdict(bounds),
+        fleet={"prefills": fleet.prefills, "decodes": fleet.decodes, "replicas": fleet.replicas},
+        skipped=given.skipped,
+    )
+    finished, whole = _run(work, jobs or _cores())
+    outcome = collect_outcome(setup, work, finished)
+    if directory is not None:
+        _write_files(directory, outcome)
+    if output is SimulationForm.JSON:
+        term.out().write(as_json(to_document(outcome)))
+    else:
+        simulation_table.show(outcome, term.out())
+    return ExitCode.OK if whole else INTERRUPTED
+
+
+def _trace(text: str, seed: int, skip_bad_rows: bool, rows: int | None) -> GivenTrace:
+    name = text.partition(":")[0]
+    if name in synthetic.trace_names():
+        if skip_bad_rows or rows is not None:
+            flag = "--skip-bad-rows" if skip_bad_rows else "--rows"
+            raise UsageError(f"{flag} goes with a file, and {name} is a synthetic trace", "leave it out")
+        first = synthetic.make_request_trace(text, seed)  # whatever is wrong with it is said here, not by every run
+        return GivenTrace(lambda each: first if each == seed else synthetic.make_request_trace(text, each))
+    path = user_files.expanded(text)
+    if not path.exists() and os.sep not in text and "." not in text:
+        known = ", ".join(synthetic.trace_names())
+        raise UsageError(
+            f"--trace {text}: no such file or synthetic trace", hint(name, synthetic.trace_names()) or known
+        )
+    trace = trace_files.read_request_trace(path, skip_bad_rows=skip_bad_rows, limit=rows)
+    return GivenTrace(lambda _: trace, trace.skipped)
+
+
+def _policies(text: str, settings: Sequence[str]) -> dict[ScalingPolicyName, Any]:
+    """The policies by name, each with its settings."""
+    known = [name.value for name in POLICIES]
+    given: dict[str, dict[str, object]] = {}
+    for name in text.split(","):
+        if name not in known:
+            raise UsageError(
+                f"--policy {name}: there is no such policy", hint(name, known) or f"known: {', '.join(known)}"
+            )
+        if name in given:
+            raise UsageError(f"--policy {name}: named twice", "name each once")
+        given[name] = {}
+    for each in settings:
+        path, sign, value = each.partition("=")
+        name, _, member = path.partition(".")
+        if not sign or not member:
+            raise UsageError(f"--setting {each}: not POLICY.NAME=VALUE", "such as --setting blitz.prefill=0.5..0.7")
+        if name not in given:
+            raise UsageError(f"--setting {each}: --policy does not name {name}", f"add it: --policy {text},{name}")
+        given[name][member] = _value(value)
+    return {
+        ScalingPolicyName(name): read_record(
+            POLICIES[ScalingPolicyName(name)].settings, members, JsonPlace(f"--setting {name}")
+        )
+        for name, members in given.items()
+    }
+
+
+def _plans(text: str) -> list[LoadPlan]:
+    known = [plan.value for plan in LoadPlan]
+    for name in text.split(","):
+        if name not in known:
+            raise UsageError(
+                f"--loading {name}: there is no such way", hint(name, known) or f"known: {', '.join(known)}"
+            )
+    return [LoadPlan(name) for name in dict.fromkeys(text.split(","))]
+
+
+def _limits(texts: Sequence[str], topology: Topology, costs: CostProfile) -> Limits:
+    """As typed. A role that is not limited may have all replicas but one, and there are as many as the topology has."""
+    given: dict[str, object] = {}
+    for part in [part for text in texts for part in text.split(",")]:
+        name, sign, value = part.partition("=")
+        if not sign:
+            raise UsageError(f"--limit {part}: not NAME=VALUE", "such as --limit prefill=1..8,decode=1..8")
+        given[name.strip()] = _value(value)
+    each = {"gpus_per_prefill": costs.gpus, "gpus_per_decode": costs.gpus}
+    read = read_record(Limits, {**each, **given}, JsonPlace("--limit"))
+    present = {"prefill": topology.prefill.instances, "decode": topology.decode.instances}
+    most = sum(getattr(read, role)[1] if role in given else count for role, count in present.items())
+    if read.gpus is not None:
+        most = read.gpus // costs.gpus
+    free = (1, max(1, most - 1))
+    prefill, decode = (getattr(read, role) if role in given else free for role in present)
+    return replace(read, gpus=most * costs.gpus, prefill=prefill, decode=decode)
+
+
+def _replicas(bounds: Limits, costs: CostProfile) -> int:
+    assert bounds.gpus is not None
+    return bounds.gpus // costs.gpus
+
+
+def _value(text: str) -> object:
+    """As in a JSON document, and `1..8` for a list of two."""
+    low, dots, high = text.strip().partition("..")
+    if dots:
+        return [_value(low), _value(high)]
+    try:
+        value: object = json.loads(low)
+    except ValueError:
+        return low
+    return value
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _run(work: Sequence[RunJob], processes: int) -> tuple[list[FinishedRun], bool]:
+    """The runs that finished, and whether these are all: Ctrl-C keeps them."""
+    finished: list[FinishedRun] = []
+    with _progress(work) as shown:
+        try:
+            for one in run_jobs(work, processes, shown.tell if shown else lambda _: None):
+                finished.append(one)
+                if shown:
+                    shown.finish(one.job)
+        except KeyboardInterrupt:
+            return finished, False
+    return finished, True
+
+
+@contextmanager
+def _progress(work: Sequence[RunJob]) -> Iterator[SimulationProgress | None]:
+    stream = term.err()
+    if not stream.moves:
+        yield None
+        return
+    from pdctl.render.simulation_progress import SimulationProgress  # late: rich, which only a terminal needs
+
+    names = [f"{job.name}, seed {job.settings.seed}" for job in work]
+    shown = SimulationProgress(names, stream)
+    shown.start()
+    try:
+        yield shown
+    finally:
+        shown.stop()
+
+
+def _directory(path: Path) -> Path:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        user_files.write_whole(path / DOCUMENT, "")
+    except OSError as error:
+        raise UsageError(
+            f"--out {path}: {(error.strerror or str(error)).lower()}", "name a directory that can be written"
+        ) from None
+    return path
+
+
+def _write_files(directory: Path, outcome: SimulationOutcome) -> None:
+    user_files.write_whole(directory / DOCUMENT, as_json(to_document(outcome)) + "\n")
+    try:
+        from pdctl.render.simulation_page import to_html  # late: plotly, which is an extra
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "plotly":
+            raise
+        fix = program.install_command(["plotly"], "report")
+        term.err().write(f"note: {directory / PAGE} is not written: plotly is not installed ({fix})")
+        return
+    user_files.write_whole(directory / PAGE, to_html(outcome))

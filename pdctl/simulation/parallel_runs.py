@@ -1,0 +1,206 @@
+"""Simulated runs side by side: each in a process of its own, which counts its run and hands back only the figures."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections import deque
+from multiprocessing import connection, get_context
+from typing import TYPE_CHECKING
+
+from pdctl import user_files
+from pdctl.errors import PdctlError, UsageError, limit_reached
+from pdctl.quick_definitions import NamedTuple
+from pdctl.simulation.run import simulate
+from pdctl.simulation.run_series import draw_series
+from pdctl.simulation.simulation_document import SimulationOutcome, UnfinishedRun
+from pdctl.simulation.statistics import SECOND, summarize_policy, summarize_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from multiprocessing.connection import Connection
+    from multiprocessing.context import ForkProcess
+    from pathlib import Path
+
+    from pdctl.simulation.fleet_shape import FleetShape, SimulationSettings
+    from pdctl.simulation.request_trace import RequestTrace
+    from pdctl.simulation.run_series import RunSeries
+    from pdctl.simulation.simulation_document import SimulationSetup
+    from pdctl.simulation.statistics import RunStatistics, SloTargets
+
+TOLD_EVERY = 0.2  # seconds of real time between two words of a run about how far it is
+ENDED_WITHIN = 5.0  # seconds that a process has to end after it was told to
+
+
+class RunJob(NamedTuple):
+    """One run. `trace` makes or gives its requests; `directory` gets its decisions."""
+
+    name: str
+    fleet: FleetShape
+    settings: SimulationSettings
+    trace: Callable[[int], RequestTrace]
+    targets: SloTargets
+    directory: Path | None = None
+
+
+class FinishedRun(NamedTuple):
+    """`job`: its place in the list of jobs."""
+
+    job: int
+    statistics: RunStatistics
+    series: RunSeries
+
+
+class RunProgress(NamedTuple):
+    """`last_ns`: when the last request of its trace arrives."""
+
+    job: int
+    now_ns: int
+    last_ns: int
+
+
+class _FailedRun(NamedTuple):
+    """`fix` is None for a bug, whose traceback is the message."""
+
+    message: str
+    fix: str | None
+    exit_code: int
+
+
+def run_jobs(jobs: Sequence[RunJob], processes: int, tell: Callable[[RunProgress], None]) -> Iterator[FinishedRun]:
+    """The runs as they finish. A caller that leaves early, or on Ctrl-C, ends those that still go on.
+
+    Raise UsageError if a policy or a trace cannot be used, LimitError if memory or processes are used up.
+    """
+    if len(jobs) == 1 or processes == 1:
+        for number, job in enumerate(jobs):
+            yield _run(number, job, tell)
+        return
+    waiting = deque(enumerate(jobs))
+    running: dict[Connection, ForkProcess] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < processes:
+                _start(*waiting.popleft(), running)
+            for ready in connection.wait(list(running)):
+                assert not isinstance(ready, int)
+                pipe = next(each for each in running if each is ready)
+                try:
+                    said = pipe.recv()
+                except EOFError:
+                    process = running.pop(pipe)
+                    process.join(ENDED_WITHIN)
+                    raise PdctlError(
+                        f"the process of a run ended without a word (exit code {process.exitcode})",
+                        "it may have been out of memory (see dmesg): run fewer at once with --jobs 1",
+                    ) from None
+                if isinstance(said, RunProgress):
+                    tell(said)
+                    continue
+                running.pop(pipe).join(ENDED_WITHIN)
+                pipe.close()
+                if isinstance(said, _FailedRun):
+                    raise _error(said)
+                yield said
+    finally:
+        for process in running.values():
+            process.terminate()
+        for process in running.values():
+            process.join(ENDED_WITHIN)
+            if process.is_alive():
+                process.kill()
+
+
+def collect_outcome(
+    setup: SimulationSetup, jobs: Sequence[RunJob], finished: Sequence[FinishedRun]
+) -> SimulationOutcome:
+    """What finished, in the order of the jobs, and what did not. Jobs of one name differ in their seed alone."""
+    found = {one.job: one for one in finished}
+    groups: dict[str, list[int]] = {}
+    unfinished = []
+    for number, job in enumerate(jobs):
+        if number in found:
+            groups.setdefault(job.name, []).append(number)
+        else:
+            settings = job.settings
+            unfinished.append(UnfinishedRun(settings.policy.value, settings.loading.value, settings.seed))
+    policies = [
+        summarize_policy(name, jobs[group[0]].settings, [found[each].statistics for each in group])
+        for name, group in groups.items()
+    ]
+    series = [found[group[0]].series._replace(name=name) for name, group in groups.items()]
+    return SimulationOutcome(setup, policies, series, unfinished)
+
+
+def _start(number: int, job: RunJob, running: dict[Connection, ForkProcess]) -> None:
+    """Start a process and note it in `running`, by the pipe it speaks through."""
+    # fork: a trace of a million requests is shared with the process, not copied. No thread runs here.
+    context = get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_serve, args=(number, job, theirs, os.getpid()), daemon=True)
+    # A terminal sends Ctrl-C to all of us: the process must not see it, nor we before the process is noted.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+        running[ours] = process
+        theirs.close()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(number: int, job: RunJob, pipe: Connection, parent: int) -> None:
+    """Run one job in a process of its own. Leave at once if nobody waits for it any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+    def tell(one: RunProgress) -> None:
+        if os.getppid() != parent:
+            os._exit(1)
+        pipe.send(one)
+
+    try:
+        pipe.send(_run(number, job, tell))
+    except UsageError as error:
+        pipe.send(_FailedRun(error.message, error.fix, error.exit_code))
+    except Exception as error:  # noqa: BLE001 - the parent says what it was; nobody sees this process
+        pipe.send(_failure(error))
+
+
+def _run(number: int, job: RunJob, tell: Callable[[RunProgress], None]) -> FinishedRun:
+    trace = job.trace(job.settings.seed)
+    last_ns = trace.requests[-1].arrival_ns if trace.requests else 0
+    next_at = time.monotonic()
+
+    def progress(now_ns: int) -> None:
+        nonlocal next_at
+        now = time.monotonic()
+        if now >= next_at:
+            next_at = now + TOLD_EVERY
+            tell(RunProgress(number, now_ns, last_ns))
+
+    run = simulate(job.fleet, trace, job.settings, progress)
+    if job.directory is not None:
+        file = job.directory / f"{job.name.replace(' ', '-')}-{job.settings.seed}.decisions.jsonl"
+        documents = ({"time_s": when / SECOND, **one.document()} for when, one in run.decisions)
+        user_files.write_whole(file, "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in documents))
+    return FinishedRun(number, summarize_run(run, job.targets), draw_series(run))
+
+
+def _failure(error: Exception) -> _FailedRun:
+    reached = limit_reached(error)
+    if reached is not None:
+        return _FailedRun(reached.message, reached.fix, reached.exit_code)
+    import traceback  # late: only a bug needs it
+
+    return _FailedRun("".join(traceback.format_exception(error)), None, 0)
+
+
+def _error(said: _FailedRun) -> Exception:
+    if said.fix is None:
+        return RuntimeError(f"a run failed in a process of its own:\n{said.message}")
+    error = UsageError(said.message, said.fix)
+    error.exit_code = type(error.exit_code)(said.exit_code)
+    return error

@@ -1,0 +1,156 @@
+"""`pdctl simulate` as a user types it: documents, tables, files, Ctrl-C and mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.cases import for_each
+from tests.cli.verb import within
+
+SHORT = "step:rate=4,duration=20"
+
+
+def pdctl(*words: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "pdctl", "simulate", *words]
+    env = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    return subprocess.run(argv, capture_output=True, text=True, timeout=120, encoding="utf-8", env=env)
+
+
+def document(*words: str, hash_seed: str = "0") -> dict[str, Any]:
+    done = pdctl(*words, "-o", "json", hash_seed=hash_seed)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def test_policies_and_seeds_side_by_side_give_what_they_give_alone() -> None:
+    """Runs in processes of their own, whatever finishes first, against each of them alone in another process."""
+    told = document("2p1d", "--trace", SHORT, "--policy", "static,blitz", "--seeds", "2", "--jobs", "3")
+    assert told["schema"] == "pdctl.simulation/1"
+    assert [(one["policy"], one["seeds"]) for one in told["policies"]] == [("static", 2), ("blitz", 2)]
+    for one in told["policies"]:
+        assert [run["seed"] for run in one["runs"]] == [0, 1]
+        for run in one["runs"]:
+            words = ("2p1d", "--trace", SHORT, "--policy", one["policy"], "--seed", str(run["seed"]))
+            alone = document(*words, hash_seed="7")
+            assert alone["digest"] == run["digest"]
+            assert alone["policies"][0]["ttft_s"] == run["ttft_s"]
+    digests = {run["digest"] for one in told["policies"] for run in one["runs"]}
+    assert len(digests) > 1, "another seed is another run"
+
+
+def test_every_request_of_the_trace_is_counted(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    assert within("simulate", "2p1d", "--trace", SHORT, "--write-trace", file).returncode == 0
+    rows = file.read_text(encoding="utf-8").splitlines()
+    told = json.loads(within("simulate", "2p1d", "--trace", file, "-o", "json").stdout)
+    (policy,) = told["policies"]
+    assert policy["requests"] == len(rows) > 40
+    assert policy["unserved"] == 0
+    shorter = json.loads(within("simulate", "2p1d", "--trace", file, "--rows", "10", "-o", "json").stdout)
+    assert shorter["policies"][0]["requests"] == 10
+
+
+def test_bad_rows_are_named_or_counted(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    good = '{"timestamp": 0, "input_length": 100, "output_length": 5, "hash_ids": [1]}'
+    file.write_text(f"{good}\n{good.replace('100', '-1')}\n{good}\n", encoding="utf-8")
+    refused = within("simulate", "2p1d", "--trace", file)
+    assert refused.returncode == 2
+    assert f"{file}:2" in refused.stderr
+    done = within("simulate", "2p1d", "--trace", file, "--skip-bad-rows", "-o", "json")
+    assert json.loads(done.stdout)["skipped_rows"] == 1
+    assert "1 rows of the file skipped" in within("simulate", "2p1d", "--trace", file, "--skip-bad-rows").stdout
+
+
+def test_the_directory_gets_the_document_the_decisions_and_the_page(tmp_path: Path) -> None:
+    out = tmp_path / "runs" / "first"
+    words = ("simulate", "2p1d", "--trace", SHORT, "--policy", "blitz", "--limit", "prefill=1..4,decode=1..4")
+    done = within(*words, "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert sorted(each.name for each in out.iterdir()) == ["blitz-0.decisions.jsonl", "report.html", "simulation.json"]
+    told = json.loads((out / "simulation.json").read_text(encoding="utf-8"))
+    assert told == json.loads(within(*words, "-o", "json").stdout)
+    assert told["fleet"] == {"prefills": 2, "decodes": 1, "replicas": 8}
+    assert "Replicas by state: blitz" in (out / "report.html").read_text(encoding="utf-8")
+    decisions = [json.loads(line) for line in (out / "blitz-0.decisions.jsonl").read_text("utf-8").splitlines()]
+    assert decisions, "the arrivals are too few for two prefills"
+    assert all(one["schema"] == "pdctl.decision/1" and one["policy"] == "blitz" for one in decisions)
+    assert [one["time_s"] for one in decisions] == sorted(one["time_s"] for one in decisions)
+
+
+def test_ctrl_c_keeps_what_is_finished() -> None:
+    """The signal comes while the third run goes on beside another, or a later one: at least one is finished then."""
+    words = ["2p1d", "--trace", "steady:rate=8,duration=600", "--jobs", "2", "--seeds", "40", "-o", "json"]
+    argv = [sys.executable, "-m", "pdctl", "simulate", *words]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
+        deadline = time.monotonic() + 60
+        seen: set[str] = set()
+        while len(seen) < 3:
+            assert time.monotonic() < deadline, f"a third run begins when one of the first is over: {seen}"
+            assert process.poll() is None, process.stderr and process.stderr.read()
+            seen |= set(children(process.pid))
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT
+    assert err == b""
+    told = json.loads(out)
+    (policy,) = told["policies"]
+    finished = {run["seed"] for run in policy["runs"]}
+    assert 1 <= len(finished) == policy["seeds"] < 40
+    assert {one["seed"] for one in told["unfinished"]} == set(range(40)) - finished
+    assert not any(Path(f"/proc/{pid}").exists() for pid in seen), "no run outlives the verb"
+
+
+def test_runs_end_when_the_verb_is_killed() -> None:
+    words = ["2p1d", "--trace", "steady:rate=8,duration=20000", "--seeds", "2", "--jobs", "2"]
+    argv = [sys.executable, "-m", "pdctl", "simulate", *words]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        while len(runs := children(process.pid)) < 2:
+            assert time.monotonic() < deadline, "two runs go on side by side"
+            time.sleep(0.05)
+        process.kill()
+    while alive := [pid for pid in runs if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < deadline, f"still there without the verb: {alive}"
+        time.sleep(0.05)
+
+
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+
+
+@for_each(
+    "words, message",
+    [
+        (("--trace", "brust"), "error: --trace brust: no such file or synthetic trace\n  fix: did you mean `burst`?"),
+        (("--trace", "no.jsonl"), "no.jsonl"),
+        (("--trace", "burst:rat=8"), "error: the trace burst has no parameter `rat`\n  fix: did you mean `rate`?"),
+        (("--trace", SHORT, "--rows", "3"), "error: --rows goes with a file, and step is a synthetic trace"),
+        (("--trace", SHORT, "--policy", "blits"), "there is no such policy\n  fix: did you mean `blitz`?"),
+        (("--trace", SHORT, "--profile", "h100"), "error: there is no profile 'h100'"),
+        (("--trace", SHORT, "--slo", "ttft=2"), "error: --slo ttft 2: 2 has no unit"),
+        (("--trace", SHORT, "--limit", "prefil=1..2"), "error: --limit: there is no member `prefil`"),
+        (("--trace", SHORT, "--limit", "prefill=4..2"), "error: --limit: `prefill` begins above its end: 4 > 2"),
+        (("--trace", SHORT, "--limit", "prefill"), "error: --limit prefill: not NAME=VALUE"),
+        (("--trace", SHORT, "--limit", "gpus=2"), "error: 2 replicas in all, with 2 prefills and 1 decodes"),
+        (("--trace", SHORT, "--setting", "prefill=1"), "error: --setting prefill=1: not POLICY.NAME=VALUE"),
+        (("--trace", SHORT, "--setting", "blitz.prefill=1..2"), "  fix: add it: --policy static,blitz"),
+        (("--trace", SHORT, "--setting", "static.prefills=x"), "error: --setting static: `prefills` is the text 'x'"),
+        (("--trace", SHORT, "--out", "/dev/null/x"), "error: --out /dev/null/x: not a directory"),
+        (("--trace", SHORT, "--seeds", "1000", "--policy", ",".join(["static"] * 2)), "--policy static: named twice"),
+    ],
+)  # fmt: skip
+def test_mistakes_name_their_place_and_the_fix(words: tuple[str, ...], message: str) -> None:
+    done = within("simulate", "2p1d", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert "\n  fix: " in done.stderr
