@@ -41,6 +41,7 @@ class FleetView(NamedTuple):
     live: bool = False  # a prefill that loads may compute with the layers it has
     decode_scarce: bool = False  # a migration found no decode that had room and a free lock
     park_s: float = 0.333  # a replica that has been parked for longer is unloaded
+    flips: bool = True  # a replica may change its role where it stands
 
     def of(self, *states: ReplicaState) -> list[ReplicaView]:
         return [one for state in states for one in self.replicas.get(state, ())]
@@ -108,6 +109,8 @@ class _OrderSearch:
             decode_next = not decode_next
 
     def _flip(self) -> Iterator[ReplicaOrder]:
+        if not self.view.flips:
+            return
         while self.decodes > 0 > self.prefills and len(self.plain_prefills) > 1:
             self.decodes -= 1
             self.prefills += 1

@@ -77,7 +77,8 @@ class SimulationSettings:
     """`interval_s` between decisions: None for the policy's own. `one_sender`: a decode takes one transfer at a time.
 
     `longest_s`: simulated time after which the run ends; None: an hour after the last arrival.
-    `sample_s`: None for a thousandth of the trace.
+    `sample_s`: None for a thousandth of the trace. Without `flips` a replica that changes its role is drained
+    and parked first.
     """
 
     policy: ScalingPolicyName = ScalingPolicyName.STATIC
@@ -88,6 +89,7 @@ class SimulationSettings:
     routing: RequestRouting = RequestRouting.LEAST_TOKENS
     one_sender: bool = False
     gate: bool = False
+    flips: bool = True
     park_s: float = 0.333
     seed: int = 0
     longest_s: float | None = None

@@ -159,7 +159,7 @@ class ScalingLoop:
                 )
             )
         live = self._settings.loading is LoadPlan.LIVE
-        return FleetView(by_state, True, live, fleet.states.decode_scarce, self._settings.park_s)
+        return FleetView(by_state, True, live, fleet.states.decode_scarce, self._settings.park_s, self._settings.flips)
 
 
 class _Counters(NamedTuple):

@@ -156,3 +156,9 @@ def test_every_order_is_legal_after_those_before_it_in_any_fleet(size: int) -> N
             moved = counted(fleet, role) - before[role]
             assert min(0, delta) <= moved <= max(0, delta), (wanted, orders)
     assert given == {event for event in ReplicaEvent if event.trigger is Trigger.PLANNER}
+
+
+def test_without_flips_a_replica_leaves_its_role_before_another_takes_its_place() -> None:
+    replicas = {"prefill": (0, 1), "decode": (3, 4), "inactive": (10,)}
+    assert planned(1, -1, view(replicas)) == [(3, "mutate to prefill")]
+    assert planned(1, -1, view(replicas, flips=False)) == [(10, "load prefill"), (3, "drain")]
