@@ -29,7 +29,7 @@ BESIDE = 3  # files between two that start deployments
 TOGETHER = {
     # a deployment; the logs of the load that the deaths need would be read by what comes after
     "two prefills": ("e2e", "hostile_text two_prefills_one_decode lifecycle probes load role_switch deaths"),
-    "recordings": ("trace", "merged diagnose summary recordings texts reader_zones"),  # as they were read
+    "recordings": ("trace", "merged diagnose proven_deaths summary recordings texts reader_zones"),  # as they were read
     "transformers": ("engine/model", "logits checkpoints corpus neighbours parallel tiny weights window"),  # imported
     "package": ("project", "import_circles unique_names dependency_rule engine_names"),  # parsed
     # engines

@@ -9,6 +9,7 @@ from pdctl.quick_definitions import NamedTuple
 from pdctl.trace.attribution import Attribution, attribute
 from pdctl.trace.case import Case, SurroundingLines, warm_up
 from pdctl.trace.joins import NO_ATTEMPT, Joins, RequestCounts, cut_answers, joinable_rooms
+from pdctl.trace.missing_evidence import missing_evidence
 from pdctl.trace.observed_deployment import SEPARATE, ObservedDeployment, mixed_logs, parse_address
 from pdctl.trace.room import HOW_IT_ENDED, Evidence, Lane, MissingEvidence, Room, RoomOutcome, RoomStep, WrongPrefill
 from pdctl.trace.room_events import (
@@ -25,7 +26,6 @@ from pdctl.trace.timeline import RoomClock, at_router, durations, longest_gap, o
 from pdctl.trace.verdict import (
     answered_as,
     judge_room,
-    missing_evidence,
     open_until,
     outcome,
     phase_reached,

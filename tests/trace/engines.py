@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 HOST = "127.0.0.1"
+# An access line: port, path, status.
+ACCESS = 'INFO:     127.0.0.1:5000{} - "POST {} HTTP/1.1" {}'
 
 
 def at(second: int) -> str:
