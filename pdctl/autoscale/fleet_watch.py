@@ -16,6 +16,8 @@ from pdctl.fleet.load_probe import InstanceLoad, probe_loads
 from pdctl.fleet.router_probe import probe_router
 from pdctl.policy.observation import (
     COUNTERS,
+    LARGEST,
+    SMALLEST,
     MeasuredTraffic,
     Observation,
     QueueDepths,
@@ -156,19 +158,19 @@ class FleetWatch:
             means = {}
         last, cached = self._measured, _mean(means, "cached_tokens", "prompt_tokens")
         self._measured = MeasuredTraffic(
-            requests_per_s=gains["requests"] / spent if "requests" in gains and spent > 0 else None,
-            prompt_tokens=_mean(means, "prompt_tokens", "requests") or last.prompt_tokens,
-            output_tokens=_mean(means, "output_tokens", "answers") or last.output_tokens,
+            requests_per_s=_ratio(gains["requests"], spent) if "requests" in gains else None,
+            prompt_tokens=_above(_mean(means, "prompt_tokens", "requests")) or last.prompt_tokens,
+            output_tokens=_above(_mean(means, "output_tokens", "answers")) or last.output_tokens,
             cached_share=last.cached_share if cached is None else min(1.0, cached),
             ttft_s=_mean(gains, "ttft_s", "ttft_count"),
             itl_s=_mean(gains, "itl_s", "itl_count"),
         )
         # Every prompt's KV cache moves, whether it was computed or found in the prefix cache.
-        moved_per_ms = _mean(means, "prompt_tokens", "moving_ms")
-        self._ingress_rate = moved_per_ms * 1e3 if moved_per_ms else self._ingress_rate
+        moving_s = means.get("moving_ms", 0.0) / 1e3
+        self._ingress_rate = _above(_ratio(means.get("prompt_tokens", 0.0), moving_s)) or self._ingress_rate
         tokens, busy = counter_gain(start, counters) or (0, 0.0)
-        if busy > 0 and tokens >= enough:
-            self._prefill_rate = tokens / busy
+        if tokens >= enough:
+            self._prefill_rate = _above(_ratio(tokens, busy)) or self._prefill_rate
 
     def _observation(self, replicas: tuple[ReplicaLoad, ...], page: int, time_s: float) -> Observation:
         prefills = [one for one in replicas if one.state is ReplicaState.PREFILL]
@@ -274,5 +276,15 @@ def _gains(now: Mapping[str, Mapping[str, float]], before: Mapping[str, Mapping[
 
 def _mean(gains: Mapping[str, float], total: str, count: str) -> float | None:
     """The mean, None if nothing was counted."""
-    many = gains.get(count, 0.0)
-    return gains.get(total, 0.0) / many if many > 0 else None
+    return _ratio(gains.get(total, 0.0), gains.get(count, 0.0))
+
+
+def _ratio(amount: float, per: float) -> float | None:
+    """The quotient; None if it is none, or larger than an observation may have it."""
+    found = amount / per if per > SMALLEST else LARGEST + 1
+    return found if found <= LARGEST else None
+
+
+def _above(found: float | None) -> float | None:
+    """What is so small that an observation would refuse it is not measured."""
+    return found if found is not None and found >= SMALLEST else None

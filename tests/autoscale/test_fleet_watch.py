@@ -6,14 +6,17 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pdctl.autoscale.advice import as_members
 from pdctl.autoscale.fleet_watch import FleetLook, FleetWatch
 from pdctl.doctor.request import listed_endpoints
+from pdctl.engines.sglang.loads import LOAD_KEYS, TRAFFIC
 from pdctl.fleet.observations import Endpoint
 from pdctl.policy.observation import JsonPlace, ReplicaLoad, read_observation
 from pdctl.replica.states import ReplicaState
-from tests.fleet.conftest import LONG, Answers, Peer, Serve, closed_port, recorded
+from tests.fleet.conftest import ANY_JSON, LONG, Answers, Peer, Serve, closed_port, recorded
 
 BRIEF = 0.5  # seconds for a look in which somebody says nothing
 
@@ -254,6 +257,52 @@ def test_recorded_instances_of_0_5_23(serve: Serve) -> None:
     assert (now.block_tokens, now.kv_blocks_per_replica, now.waiting_prompt_tokens) == (1, 4096, 0)
     assert replicas(look)["decode-0"].decode_steps == 73
     assert seen.look(1.0).notes == (), "said once"
+
+
+NUMBER = st.one_of(ANY_JSON, st.integers(-2, 10**20), st.floats(allow_nan=False))
+BROKEN = st.fixed_dictionaries(
+    {},
+    optional={
+        **{key.name: st.one_of(NUMBER, st.lists(NUMBER, max_size=6)) for key in LOAD_KEYS if not key.section},
+        "queues": st.one_of(ANY_JSON, st.dictionaries(st.just("waiting"), NUMBER)),
+        "disaggregation": st.one_of(
+            ANY_JSON, st.dictionaries(st.sampled_from([key.name for key in LOAD_KEYS]), NUMBER)
+        ),
+    },
+)
+FIGURE = st.integers(0, 10**11)
+WHOLE = st.fixed_dictionaries(
+    {
+        **{key.name: FIGURE for key in LOAD_KEYS if not key.section and key.at is None},
+        "max_total_num_tokens": st.just(10**11),
+        "total_prefill_busy_us": st.integers(0, 10**15),
+        "decode_moments": st.lists(FIGURE, min_size=6, max_size=6),
+    }
+)
+ANY_COUNTER = st.one_of(st.floats(0, 1e24), st.integers(0, 3).map(float))
+COUNTERS = st.fixed_dictionaries({one.name: ANY_COUNTER for one in TRAFFIC})
+
+
+def test_whatever_two_looks_are_told_makes_observations_that_can_be_recorded(serve: Serve) -> None:
+    prefill, decode = Instance(serve, "prefill"), Instance(serve, "decode")
+    load = st.one_of(st.lists(BROKEN, max_size=2), WHOLE.map(lambda one: [one]))
+
+    @settings(max_examples=100)
+    @given(st.lists(st.tuples(load, COUNTERS), min_size=4, max_size=4))
+    def check(told: list[tuple[list[dict[str, Any]], dict[str, float]]]) -> None:
+        seen = watch(*ends(prefill.url, decode.url))
+        for number in range(2):
+            for instance, (entries, counters) in zip((prefill, decode), told[2 * number :], strict=False):
+                instance.answers["/v1/loads"] = (200, json.dumps({"loads": entries}))
+                text = "".join(f"{name} {value!r}\n" for name, value in counters.items())
+                instance.answers["/metrics"] = (200, text)
+            look = seen.look(float(number))
+            if look.observation is not None:
+                replicas(look)
+            else:
+                assert look.notes
+
+    check()
 
 
 def test_a_release_that_does_not_tell_its_backlog_is_named(serve: Serve) -> None:
