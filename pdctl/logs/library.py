@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
-    from pdctl.engines.base import Row, Speaker
+    from pdctl.engines.base import Row
     from pdctl.engines.identify import Identity
     from pdctl.engines.row_matching import Speech
     from pdctl.logs.all_rooms import RoomSeen, ScannedPart
@@ -279,8 +279,7 @@ class Library:
         from pdctl.logs.all_rooms import ScannedPart, anchors
         from pdctl.logs.room_scan import RoomScanTask
 
-        identity = self.identity(log)
-        rows = tuple(row for row in self.speech.rows if _says(identity.speaker, row))
+        identity, rows = self.identity(log), self._rows(log)
         zone, undated = self._clocks.zone_of(log), self._clocks.since(log)
         task = RoomScanTask(
             part, self._bounds(part), identity.speaker, identity.role, rows, anchors(rows, identity), zone, undated,
@@ -311,8 +310,15 @@ class Library:
 
     def _literals(self, log: Log, wanted: Callable[[Row], bool]) -> tuple[bytes, ...]:
         """The constant texts of the wanted rows that the log may contain."""
-        speaker = self.identity(log).speaker
-        return tuple(sorted({row.literal for row in self.speech.rows if wanted(row) and _says(speaker, row)}))
+        return tuple(sorted({row.literal for row in self._rows(log) if wanted(row)}))
+
+    def _rows(self, log: Log) -> tuple[Row, ...]:
+        """The rows that may read a line of the log."""
+        speaker, rows = self.identity(log).speaker, self.speech.rows
+        if speaker is None:
+            return rows
+        writers = {one for one in {row.speaker for row in rows} if speaks(speaker, one)}
+        return tuple(row for row in rows if row.speaker in writers)
 
     def ahead(self, event: Event, size: int, since: float) -> Iterator[NearLine]:
         """Lines of the same file in the `size` bytes before the event, without those written before `since`.
@@ -392,7 +398,3 @@ class Library:
 
 def _tells_loss(row: Row) -> bool:
     return Sign.LINES_LOST in row.proves
-
-
-def _says(speaker: Speaker | None, row: Row) -> bool:
-    return speaker is None or speaks(speaker, row.speaker)
