@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from pdctl.simulation.cost_profile import CostProfile
 
@@ -41,64 +41,45 @@ class DecodeCosts(NamedTuple):
 
 
 class RunningRooms:
-    """`stretches`: steps that ran without a change of the batch, as (first step's cost, growth per step, steps).
+    """`leaving`: the rooms of the batch, as a heap of (last step, room, stretches when it joined, gap).
 
-    `steps` counts all that have ended; a room leaves at a step that is known when it joins.
+    A stretch is the steps that ran without a change of the batch. `steps` counts all that have ended; a room leaves at
+    a step that is known when it joins.
     """
 
     __slots__ = (
-        "_dropped",
-        "_first",
-        "_growth",
-        "_leaving",
-        "_tokens",
-        "began_ns",
-        "costs",
-        "steps",
-        "stretches",
+        *("_dropped", "_ends", "_first", "_growth", "_stretches", "_tokens"),
+        *("began_ns", "costs", "leaving", "steps"),
     )
 
     def __init__(self, costs: DecodeCosts) -> None:
         self.costs = costs
         self.steps = 0
         self.began_ns = 0
-        self.stretches: list[tuple[int, int, int]] = []
-        self._dropped = 0  # stretches
-        self._leaving: list[
-            tuple[int, int, int, int]
-        ] = []  # a heap of (last step, room, stretches when it joined, gap)
-        self._tokens = 0
+        self.leaving: list[tuple[int, int, int, int]] = []
+        self._ends: list[int] = []  # cost of the last step of each stretch, which is its longest
+        self._stretches: list[tuple[int, int]] = []  # its growth per step, and steps
+        self._dropped = 0  # stretches before those
+        self._tokens = 0  # of KV cache that the next step reads
         self._first = 0  # cost of the first step since `began_ns`
         self._growth = 0
-
-    def __len__(self) -> int:
-        return len(self._leaving)
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of KV cache that the next step reads."""
-        return self._tokens
-
-    @property
-    def rooms(self) -> Iterator[int]:
-        return (room for _, room, _, _ in self._leaving)
 
     def join(self, room: int, tokens: int, steps: int, gap: int = 0) -> None:
         """Between two steps; `tokens` of KV cache for the first of its `steps`. `begin` follows.
 
         `gap`: attoseconds from a token that it had before until now; they count with the first step.
         """
-        heappush(self._leaving, (self.steps + steps, room, self._dropped + len(self.stretches), gap))
+        heappush(self.leaving, (self.steps + steps, room, self._dropped + len(self._ends), gap))
         self._tokens += tokens
 
     def begin(self, now_ns: int) -> int:
         """Begin the steps of the batch as it is now. Return how many there are until the first room leaves."""
-        rooms = len(self._leaving)
+        rooms = len(self.leaving)
         costs = self.costs
         self.began_ns = now_ns
         self._first = costs.step + costs.room * rooms + costs.token * self._tokens
         self._growth = costs.token * rooms
-        return self._leaving[0][0] - self.steps
+        return self.leaving[0][0] - self.steps
 
     def end_of(self, steps: int) -> int:
         """When so many steps since `begin` have ended."""
@@ -121,39 +102,40 @@ class RunningRooms:
     def advance(self, steps: int) -> None:
         """Let so many steps since `begin` have ended; no room may have left in between."""
         self.steps += steps
-        self._tokens += steps * len(self._leaving)
-        self.stretches.append((self._first, self._growth, steps))
-        if len(self.stretches) > MOST_STRETCHES:
+        self._tokens += steps * len(self.leaving)
+        self._ends.append(self._first + self._growth * (steps - 1))
+        self._stretches.append((self._growth, steps))
+        if len(self._ends) > MOST_STRETCHES:
             self._drop_stretches()
 
     def leave(self, prompts: Sequence[int], outputs: Sequence[int]) -> list[tuple[int, int]]:
         """Take out each room whose last step has ended; return it with the 99th percentile of its gaps in ns."""
-        leaving, steps, left = self._leaving, self.steps, []
+        leaving, steps, left = self.leaving, self.steps, []
         while leaving and leaving[0][0] == steps:
             _, room, joined, gap = heappop(leaving)
-            self._tokens -= prompts[room] + outputs[room]
-            left.append((room, self._percentile(joined - self._dropped, gap)))
+            output = outputs[room]
+            self._tokens -= prompts[room] + output
+            left.append((room, self._percentile(joined - self._dropped, output - 1, gap)))
         return left
 
-    def _percentile(self, since: int, gap: int) -> int:
-        """The 99th percentile of the steps in the stretches from the one at `since`, exact: that of the r-th longest.
+    def _percentile(self, since: int, steps: int, gap: int) -> int:
+        """The 99th percentile of `steps` gaps, in the stretches from the one at `since`, exact.
 
-        The longest of a stretch is its last. So the r longest of all are found by taking, r times, the longest of the
-        stretches' ends, and putting the step before it in its place.
+        Of g gaps it is the one that g // 100 others are longer than: the nearest rank. The longest of a stretch is its
+        last. So the longest of all are found by taking the longest end, and putting the step before it in its place.
         """
-        found = self.stretches[since:]
-        if gap:
-            first, growth, count = found[0]
-            found[:1] = [(first + gap, 0, 1), *([(first + growth, growth, count - 1)] if count > 1 else [])]
-        if len(found) == 1:
-            first, growth, count = found[0]
-            return (first + growth * (count - 1 - count // FEWEST_FOR_99TH)) // ATTO_PER_NS
-        ends = [first + growth * (count - 1) for first, growth, count in found]
-        total = sum([count for _, _, count in found])
-        rank = total // FEWEST_FOR_99TH  # so many are longer: the nearest rank, ceil(0.99 × total), from the other end
-        if not rank:
+        ends, rank = self._ends[since:], steps // FEWEST_FOR_99TH
+        if not gap and not rank:
             return max(ends) // ATTO_PER_NS
-        heap = [(-end, -growth, 1 - count) for end, (_, growth, count) in zip(ends, found, strict=True)]
+        found = self._stretches[since:]
+        if gap:  # the first step is one of its own
+            growth, count = found[0]
+            first = ends[0] - growth * (count - 1)
+            ends[:1], found[:1] = [first + gap, ends[0]], [(0, 1), (growth, count - 1)]
+            if count == 1:
+                del ends[1], found[1]
+        least = sorted(ends)[-min(rank + 1, len(ends))]  # no step of the others is among those
+        heap = [(-end, -growth, 1 - count) for end, (growth, count) in zip(ends, found, strict=True) if end >= least]
         heapify(heap)
         for _ in range(rank):
             end, growth, rest = heap[0]
@@ -164,6 +146,8 @@ class RunningRooms:
         return -heap[0][0] // ATTO_PER_NS
 
     def _drop_stretches(self) -> None:
-        oldest = min((joined for _, _, joined, _ in self._leaving), default=self._dropped + len(self.stretches))
-        del self.stretches[: oldest - self._dropped]
+        """Those from before the first room joined."""
+        oldest = min((joined for _, _, joined, _ in self.leaving), default=self._dropped + len(self._ends))
+        del self._ends[: oldest - self._dropped]
+        del self._stretches[: oldest - self._dropped]
         self._dropped = oldest

@@ -9,9 +9,9 @@ from pdctl.replica.states import STATES, CountsAs, ReplicaState, Weights
 from pdctl.replica.transitions import ReplicaEvent
 from pdctl.simulation.decode import ATTO, RunningRooms
 from pdctl.simulation.kernel import SECOND, EventClass, Kernel, LoggedEvent
+from pdctl.simulation.live_loading import LiveLoading
 from pdctl.simulation.prefill import PromptPasses
 from pdctl.simulation.prefix_cache import PrefixCache
-from pdctl.simulation.room_path import RoomPath
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +30,7 @@ CHANGES_ROLE = (
 )
 
 
-class SimulatedFleet(RoomPath):
+class SimulatedFleet(LiveLoading):
     def __init__(self, shape: FleetShape, trace: RequestTrace, settings: SimulationSettings, kernel: Kernel) -> None:
         super().__init__(shape, trace, settings, kernel)
         kernel.handlers[EventClass.TIMER] = self._timer
@@ -84,9 +84,11 @@ class SimulatedFleet(RoomPath):
             replica = self.replicas[number]
             replica.layers = layers
             self._write((now_ns, LoggedEvent.WEIGHTS_ARRIVED, layers, number))
+            self.layers_came(now_ns, number, layers)
             if layers == self.shape.prefill.layers:
                 self.startup_s = (now_ns - self._ordered_ns.pop(number)) / SECOND
                 self.states.happen(now_ns, replica, ReplicaEvent.LOADED)
+            self.advance_live(now_ns, number)
 
     def changed(self, replica: SimulatedReplica, row: Transition) -> None:
         now_ns, state = self.kernel.now_ns, row.target
@@ -98,6 +100,7 @@ class SimulatedFleet(RoomPath):
             self._move_promised(now_ns, replica)
         if row.event is ReplicaEvent.FLUSHED:
             self._keep_rooms(now_ns, replica)
+        self.pair(now_ns, replica, row)
         if replica.takes_requests or replica.takes_kv:
             self._serve(now_ns, replica)
         elif state is ReplicaState.SHUTTING_NULL:
@@ -105,7 +108,7 @@ class SimulatedFleet(RoomPath):
         elif state is ReplicaState.INACTIVE:
             replica.layers, replica.cache = 0, None
             self.loads.keep_warm(now_ns, replica.number)
-        elif row.source is ReplicaState.INACTIVE:
+        if row.source is ReplicaState.INACTIVE:
             self._ordered_ns[replica.number] = now_ns
             self._to_load.append(replica.number)
         elif state in (ReplicaState.AUS_PREFILL, ReplicaState.AUS_DECODE) and STATES[state].counts_as is replica.role:
@@ -133,7 +136,9 @@ class SimulatedFleet(RoomPath):
             replica.cache = PrefixCache()
         if not self._shared:
             self._prefills.put(replica.number, replica.queued_tokens)
-        elif not replica.passes.parts:
+            while self._unrouted:
+                self._give_prefill(now_ns, self._unrouted.popleft())
+        if not replica.passes.parts:
             self._begin_pass(now_ns, replica)
 
     def settle(self, now_ns: int, replica: SimulatedReplica) -> None:
@@ -172,13 +177,12 @@ class SimulatedFleet(RoomPath):
 
     def _keep_rooms(self, now_ns: int, replica: SimulatedReplica) -> None:
         """Shared queue: a prefill that has become a decode decodes the rooms whose KV cache has not begun to leave."""
-        outbox = replica.outbox
-        while outbox:
-            room = outbox.popleft()
+        rooms = [room for room in replica.outbox or () if room not in self._halves]
+        replica.outbox = deque(room for room in replica.outbox or () if room in self._halves)
+        for room in rooms:
             replica.unfinished -= 1
             self._free_prompt(replica, room)
             self.requests.decode[room] = replica.number
             replica.demand += self.requests.blocks[room]
             self._charge(replica, room)
             replica.inbox.append((now_ns, room))
-        self._senders.pop(replica.number, None)

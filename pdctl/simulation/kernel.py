@@ -26,12 +26,13 @@ class EventClass:
     FLOW_ENDS = 0
     STEP_ENDS = 1
     PASS_ENDS = 2
-    TIMER = 3
-    LOAD_BEGINS = 4
-    ARRIVAL = 5
-    DECISION = 6
-    SAMPLE = 7
-    COUNT = 8
+    LAYER_ENDS = 3
+    TIMER = 4
+    LOAD_BEGINS = 5
+    ARRIVAL = 6
+    DECISION = 7
+    SAMPLE = 8
+    COUNT = 9
 
 
 class LoggedEvent:
@@ -50,6 +51,8 @@ class LoggedEvent:
     STATE_CHANGED = 11  # of a replica; in the room's place the number of the new state
     DECIDED = 12  # in place of room and replica the two deltas
     WEIGHTS_ARRIVED = 13  # in the room's place the layers
+    PASS_ENDED = 14  # in the room's place how many rooms were in it
+    STEPS_ENDED = 15  # in the room's place how many, since the batch changed
 
 
 class EventLog:
@@ -88,7 +91,6 @@ class Kernel:
     def __init__(self) -> None:
         self.log = EventLog()
         self.now_ns = 0
-        self.turns = 0
         self._due: list[tuple[int, int, int, int, int]] = []
         self._scheduled = 0
         self.handlers: list[Callable[[int, int, int], None]] = [_unhandled] * EventClass.COUNT
@@ -114,7 +116,6 @@ class Kernel:
                     due.clear()
                     return True
                 self.now_ns = time_ns
-                self.turns += 1
                 handlers[kind](time_ns, subject, token)
             self.log.hash_chunk()
             if watch is not None and watch(self.now_ns):

@@ -43,17 +43,11 @@ class PrefillCosts(NamedTuple):
         )
 
 
-class PromptPart(NamedTuple):
-    """`tokens` of a room's prompt, after the first `computed`; `last` if the prompt is complete with them."""
-
-    room: int
-    computed: int
-    tokens: int
-    last: bool
-
-
 class PromptPasses:
-    """`queue` may be one that all prefills of a fleet share. `parts` are those of the pass under way, empty if none is.
+    """`queue` may be one that all prefills of a fleet share.
+
+    `parts` are those of the pass under way, empty if none is: (room, tokens of its prompt before, tokens in the pass,
+    whether the prompt is complete with them).
 
     `start` is asked for each room that begins: it gives the tokens found in the prefix cache, or -1 if there is no
     memory for the room yet.
@@ -64,8 +58,12 @@ class PromptPasses:
     def __init__(self, costs: PrefillCosts, queue: deque[int]) -> None:
         self.costs = costs
         self.queue = queue
-        self.parts: list[PromptPart] = []
+        self.parts: list[tuple[int, int, int, bool]] = []
         self._cut: tuple[int, int] | None = None  # the room that goes on in the next pass, and its tokens so far
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self.queue) or self._cut is not None
 
     def begin(self, prompts: Sequence[int], start: Callable[[int], int], takes_new: bool) -> int:
         """Fill `parts` with the next pass. Return its duration in ns, 0 if there is nothing to compute."""
@@ -85,14 +83,14 @@ class PromptPasses:
             tokens = prompts[room] - computed
             if tokens <= budget:
                 self._cut = None
-                parts.append(PromptPart(room, computed, tokens, True))
+                parts.append((room, computed, tokens, True))
             else:
                 tokens = budget - budget % costs.block_tokens
                 if not tokens and not parts:
                     tokens = budget  # a pass of less than a block
                 self._cut = (room, computed + tokens)
                 if tokens:
-                    parts.append(PromptPart(room, computed, tokens, False))
+                    parts.append((room, computed, tokens, False))
             pairs += tokens * (computed + tokens)
             budget -= tokens
             places -= 1
@@ -100,9 +98,23 @@ class PromptPasses:
                 break
         if not parts:
             return 0
-        tokens = sum([part.tokens for part in parts])
+        tokens = costs.batch_tokens - budget
         return (costs.step + costs.token * tokens + costs.square * pairs) // ATTO_PER_NS
 
-    def end(self) -> list[PromptPart]:
-        parts, self.parts = self.parts, []
-        return parts
+    def take_whole(self, prompts: Sequence[int], start: Callable[[int], int]) -> tuple[list[int], int]:
+        """Take whole prompts out of the queue, at least one however long: the rooms, and what they take in ns."""
+        costs, queue, rooms = self.costs, self.queue, list[int]()
+        tokens = pairs = 0
+        while queue and len(rooms) < costs.batch_rooms:
+            room = queue[0]
+            if rooms and tokens + prompts[room] > costs.batch_tokens:
+                break
+            cached = start(room)
+            if cached < 0:
+                break
+            queue.popleft()
+            rooms.append(room)
+            tokens += prompts[room] - cached
+            pairs += (prompts[room] - cached) * prompts[room]
+        steps = -(-tokens // costs.batch_tokens)
+        return rooms, (costs.step * steps + costs.token * tokens + costs.square * pairs) // ATTO_PER_NS

@@ -102,7 +102,7 @@ class SimulatedReplica:
 
     @property
     def running_rooms(self) -> int:
-        return self.given + (len(self.running) if self.running is not None else 0)
+        return self.given + (len(self.running.leaving) if self.running is not None else 0)
 
 
 class ReplicaStates:
@@ -182,9 +182,8 @@ class ReplicaStates:
         replica.layers = self._layers
 
     def end_transfer(self, replica: SimulatedReplica) -> None:
-        """A sender has left the lock of a decode."""
-        replica.senders -= 1
-        if not replica.senders and replica.lock_pending:
+        """A sender has left the lock of a decode, which waits for it."""
+        if not replica.senders:
             replica.lock_pending, replica.lock_held = False, True
 
     def gpu_time(self, end_ns: int) -> GpuTime:

@@ -53,14 +53,19 @@ class RoomPath:
         self._shared = settings.routing is RequestRouting.SHARED_QUEUE
         self._from_prefill = shape.first_token is FirstTokenFrom.PREFILL
         self._queue: deque[int] = deque()  # shared by all prefills
+        self._unrouted: deque[int] = deque()  # by the router, which finds no prefill that takes requests
         self._idle: dict[int, None] = {}  # prefills that wait for the shared queue
         placement = ReplicaInTurn if settings.routing is RequestRouting.ROUND_ROBIN else LeastLoadedReplica
         self._prefills: ReplicaChoice = placement(shape.replicas)
         self._decodes: ReplicaChoice = placement(shape.replicas)
         self._senders: dict[int, None] = {}  # prefills whose KV cache finds no decode, in order
         self._flows: dict[int, int] = {}  # the room of each flow of KV cache
+        most, own = shape.decode.kv_blocks, shape.prefill.kv_blocks
         # Blocks that a prompt takes where it is computed: with its answer, as the prefill may have to decode it itself.
         self._charged = self.requests.blocks if self._shared else self.requests.prompt_blocks
+        sizes = zip(self.requests.blocks, self._charged, strict=True)
+        self._too_large = {room for room, (blocks, charged) in enumerate(sizes) if blocks > most or charged > own}
+        self._halves: dict[int, tuple[int, int]] = {}  # room → the prefill that has its first layers, and how many
         self._starting: SimulatedReplica | None = None
         self._kv_token_bytes = shape.prefill.kv_bytes_per_token
         self._handover_ns = round(shape.prefill.handover_s * SECOND)
@@ -71,6 +76,8 @@ class RoomPath:
         self._slots = shape.decode.decode_batch_rooms
         self._prefix_tokens, self._page_tokens = trace.prefix_block_tokens, shape.prefill.block_tokens
         self._write = kernel.log.write
+        self._nvlink = shape.prefill.nvlink_bytes_per_s > 0
+        self._gate, self._one_sender = settings.gate, settings.one_sender
         handlers = kernel.handlers
         handlers[EventClass.ARRIVAL] = self._arrive
         handlers[EventClass.PASS_ENDS] = self._pass_ends
@@ -103,8 +110,7 @@ class RoomPath:
 
     def _route(self, now_ns: int, room: int) -> None:
         requests = self.requests
-        most, own = self.shape.decode.kv_blocks, self.shape.prefill.kv_blocks
-        if requests.blocks[room] > most or self._charged[room] > own:
+        if room in self._too_large:
             self._write((now_ns, LoggedEvent.NOT_SERVED, room, NOBODY))
             requests.not_served += 1
             self._end_request()
@@ -114,12 +120,21 @@ class RoomPath:
         self.waiting_requests += 1
         if self._shared:
             self._queue.append(room)
-            while self._idle and self._queue:
-                number = next(iter(self._idle))
+            if self._idle:  # one that has its weights, if there is one
+                loaded = (one for one in self._idle if self.replicas[one].state is ReplicaState.PREFILL)
+                number = next(loaded, next(iter(self._idle)))
                 del self._idle[number]
                 self._begin_pass(now_ns, self.replicas[number])
             return
-        prefill = self.replicas[self._prefills.choose()]
+        self._give_prefill(now_ns, room)
+
+    def _give_prefill(self, now_ns: int, room: int) -> None:
+        number = self._prefills.choose()
+        if number == NOBODY:  # while the only ones are a new one that is about to serve and its old one
+            self._unrouted.append(room)
+            return
+        prefill, requests = self.replicas[number], self.requests
+        prompt = requests.prompt[room]
         prefill.given += 1
         prefill.queued_tokens += prompt
         prefill.waiting_tokens += prompt
@@ -129,7 +144,7 @@ class RoomPath:
 
     def _give_decode(self, now_ns: int, room: int) -> None:
         """Choose the room's decode; memory for it is set aside there now or when there is some."""
-        number = self._choose_decode()
+        number = self._choose_decode() if self._gate else self._decodes.choose()
         decode = self.replicas[number]
         requests = self.requests
         requests.decode[room] = number
@@ -145,15 +160,15 @@ class RoomPath:
 
     def _choose_decode(self) -> int:
         """The least loaded or the next one; with the gate none that is too full, as long as another one is there."""
-        number = self._decodes.choose()
-        if self.settings.gate:
-            first = number
-            for _ in range(len(self._decodes)):
+        first = number = self._decodes.choose()
+        if self._gate and number != NOBODY:
+            for _ in range(len(self._decodes) - 1):
                 if not self._gated(self.replicas[number]):
                     return number
                 number = self._decodes.choose()
-            return first
-        return number
+                if number == first:
+                    break
+        return first
 
     def _gated(self, decode: SimulatedReplica) -> bool:
         """Whether it uses more than twice the mean of all decodes, and more than half of what it has."""
@@ -185,7 +200,11 @@ class RoomPath:
         prefill = self.replicas[requests.source[room]]
         passes = prefill.passes
         assert passes is not None
-        insert_in_order(passes.queue, room)
+        queue = passes.queue
+        if not queue or queue[-1] < room:
+            queue.append(room)
+        else:
+            insert_in_order(queue, room)
         if not passes.parts:
             self._begin_pass(now_ns, prefill)
 
@@ -200,7 +219,7 @@ class RoomPath:
         if passes.parts:
             self.prefill_busy_ns += spent
             self.kernel.schedule(now_ns + spent, EventClass.PASS_ENDS, prefill.number)
-        elif self._shared and takes_new:
+        elif self._shared and takes_new and not passes.queue:  # else it waits for memory
             self._idle[prefill.number] = None
 
     def _start_prompt(self, room: int) -> int:
@@ -210,10 +229,7 @@ class RoomPath:
         blocks = self._charged[room]
         if prefill.used + blocks > prefill.capacity:
             return -1
-        prefill.used += blocks
-        prefill.prefill_blocks += blocks
-        self.used_blocks += blocks
-        self.prefill_blocks += blocks
+        self._charge_prompt(prefill, room)
         self.waiting_tokens -= requests.prompt[room]
         self.waiting_requests -= 1
         if self._shared:
@@ -231,7 +247,8 @@ class RoomPath:
         prefill, requests = self.replicas[number], self.requests
         passes = prefill.passes
         assert passes is not None
-        for room, computed, tokens, last in passes.end():
+        parts, passes.parts = passes.parts, []
+        for room, computed, tokens, last in parts:
             self.computed_tokens += tokens
             requests.computed[room] = computed + tokens
             if last:
@@ -240,7 +257,9 @@ class RoomPath:
                 self._send(now_ns, room)
         if prefill.takes_requests and not self._shared:
             self._prefills.put(number, prefill.queued_tokens)
-        self._begin_pass(now_ns, prefill)
+        self._write((now_ns, LoggedEvent.PASS_ENDED, len(parts), number))
+        if passes.waiting or self._shared or prefill.settles:
+            self._begin_pass(now_ns, prefill)
         if prefill.settles:
             self.settle(now_ns, prefill)
 
@@ -268,6 +287,13 @@ class RoomPath:
             prefill.outbox.append(room)
             self._migrate(now_ns, prefill)
 
+    def _charge_prompt(self, prefill: SimulatedReplica, room: int) -> None:
+        blocks = self._charged[room]
+        prefill.used += blocks
+        prefill.prefill_blocks += blocks
+        self.used_blocks += blocks
+        self.prefill_blocks += blocks
+
     def _free_prompt(self, prefill: SimulatedReplica, room: int) -> None:
         blocks = self._charged[room]
         prefill.used -= blocks
@@ -280,7 +306,7 @@ class RoomPath:
     def _migrate(self, now_ns: int, source: SimulatedReplica) -> None:
         """Shared queue: find decodes for what waits on a prefill, in order."""
         outbox, requests = source.outbox, self.requests
-        while outbox and not (self.settings.one_sender and source.sending):
+        while outbox and not (self._one_sender and source.sending):
             number = self._choose_decode()
             decode = self.replicas[number] if number != NOBODY else None
             self.states.decode_scarce = decode is None or not self._fits(decode, outbox[0])
@@ -296,7 +322,7 @@ class RoomPath:
 
     def _offer(self, decode: SimulatedReplica) -> None:
         """Say the load of a decode; it is none to choose where it may not be sent to now."""
-        taken = self._shared and (decode.slots >= self._slots or (self.settings.one_sender and decode.senders))
+        taken = self._shared and (decode.slots >= self._slots or (self._one_sender and decode.senders))
         if decode.takes_kv and not taken:
             self._decodes.put(decode.number, decode.demand)
         else:
@@ -308,7 +334,7 @@ class RoomPath:
         source, decode = self.replicas[requests.source[room]], self.replicas[requests.decode[room]]
         tokens = requests.computed[room] - requests.sent[room]
         if not requests.sent[room]:
-            if self.settings.one_sender and decode.senders:
+            if self._one_sender and decode.senders:
                 if decode.callers is None:
                     decode.callers = deque()
                 decode.callers.append(room)
@@ -320,11 +346,20 @@ class RoomPath:
                 self._offer(decode)
             self._write((now_ns, LoggedEvent.TRANSFER_BEGAN, room, decode.number))
         requests.sent[room] += tokens
-        requests.transfers[room] += 1
         size = tokens * self._kv_token_bytes
+        if room in self._halves:
+            number, layer = self._halves[room]
+            first = size * layer // self.shape.prefill.layers
+            size -= first
+            self._flow(now_ns, room, self.replicas[number], decode, first)
+        self._flow(now_ns, room, source, decode, size)
+
+    def _flow(self, now_ns: int, room: int, source: SimulatedReplica, decode: SimulatedReplica, size: int) -> None:
+        self.requests.transfers[room] += 1
         self.kv_bytes += size if source is not decode else 0
         # Also where a prefill has become the decode itself: then nothing moves.
-        links = self.links.between(source.number, decode.number)
+        here, there = source.number, decode.number
+        links = self.links.between(here, there) if self._nvlink else (self.links.out_of[here], self.links.into[there])
         flow, changes = self.network.begin(now_ns, size if source is not decode else 0, links)
         self._flows[flow] = room
         self.schedule_flows(changes)
@@ -354,10 +389,15 @@ class RoomPath:
         source.sending -= 1
         source.unfinished -= 1
         self._free_prompt(source, room)
-        self.states.end_transfer(decode)
+        if self._halves:
+            self._free_half(now_ns, room)
+        decode.senders -= 1
+        if decode.lock_pending:
+            self.states.end_transfer(decode)
         decode.inbox.append((now_ns + self._handover_ns, room))
         self._poke(now_ns, decode)
-        if source.passes is not None and not source.passes.parts:
+        passes = source.passes
+        if passes is not None and passes.queue and not passes.parts:  # there is memory for one more
             self._begin_pass(now_ns, source)
         if source.settles:
             self.settle(now_ns, source)
@@ -367,6 +407,16 @@ class RoomPath:
             self._wake_senders(now_ns)
         elif decode.callers and not decode.senders:
             self._send(now_ns, decode.callers.popleft())
+
+    def _free_half(self, now_ns: int, room: int) -> None:
+        """The first layers of the room's KV cache have left the prefill that handed it over."""
+        number, _layer = self._halves.pop(room, (NOBODY, 0))
+        if number != NOBODY:
+            prefill = self.replicas[number]
+            prefill.unfinished -= 1
+            self._free_prompt(prefill, room)
+            if prefill.settles:
+                self.settle(now_ns, prefill)
 
     def _wake_senders(self, now_ns: int) -> None:
         """Shared queue: a decode has a free lock, memory or a slot; those that wait for one go in order."""
@@ -382,7 +432,7 @@ class RoomPath:
         """Let the first room of the inbox join at the end of the step under way when it may."""
         running, ready = decode.running, decode.inbox[0][0]
         assert running is not None
-        if len(running):
+        if running.leaving:
             steps = running.steps_by(max(ready, now_ns))
             if steps < decode.due_steps:
                 self._wait_for(decode, running.end_of(steps), steps)
@@ -401,28 +451,31 @@ class RoomPath:
         running = decode.running
         assert running is not None
         freed = False
-        if len(running):
-            running.advance(decode.due_steps)
-            self.decode_steps += decode.due_steps
+        if running.leaving:
+            steps = decode.due_steps
+            self.decode_steps += steps
             self.decode_busy_ns += now_ns - running.began_ns
-            for room, tbt in running.leave(requests.prompt, requests.output):
-                requests.tbt[room] = tbt
-                self._free_room(decode, room)
-                self._end_room(now_ns, room, number)
-                self.running_rooms -= 1
+            self._write((now_ns, LoggedEvent.STEPS_ENDED, steps, number))
+            running.advance(steps)
+            if running.leaving[0][0] == running.steps:
                 freed = True
+                for room, tbt in running.leave(requests.prompt, requests.output):
+                    requests.tbt[room] = tbt
+                    self._free_room(decode, room)
+                    self._end_room(now_ns, room, number)
+                    self.running_rooms -= 1
         inbox = decode.inbox
         while inbox and inbox[0][0] <= now_ns:
-            room = inbox.pop(0)[1]
-            freed |= self._join(now_ns, decode, room)
-        decode.due_ns = 0
-        if len(running):
+            freed |= self._join(now_ns, decode, inbox.pop(0)[1])
+        if running.leaving:
             steps = running.begin(now_ns)
             if inbox:
                 steps = min(steps, running.steps_by(inbox[0][0]))
             self._wait_for(decode, running.end_of(steps), steps)
-        elif inbox:
-            self._wait_for(decode, inbox[0][0], 0)
+        else:
+            decode.due_ns = 0
+            if inbox:
+                self._wait_for(decode, inbox[0][0], 0)
         if freed:
             self._rooms_left(now_ns, decode)
 
