@@ -94,6 +94,12 @@ def command(
     gate: Annotated[
         bool, option("--gate/--no-gate", help="Lock decodes that are much fuller than the others.")
     ] = False,
+    flips: Annotated[
+        bool, option("--flips/--no-flips", help="Change roles in place, not by a drain and a new load.")
+    ] = True,
+    one_sender: Annotated[
+        bool, option("--one-sender/--many-senders", help="One transfer into a decode at a time, as BlitzScale.")
+    ] = False,
     longest: Annotated[
         str | None, option("--longest", metavar="TIME", help="Simulated time after which a run ends.")
     ] = None,
@@ -137,6 +143,8 @@ def command(
         interval_s=None if interval is None else flag_seconds("--interval", interval, positive=True),
         routing=routing,
         gate=gate,
+        flips=flips,
+        one_sender=one_sender,
         park_s=flag_seconds("--park", park),
         longest_s=None if longest is None else flag_seconds("--longest", longest, positive=True),
     )
@@ -225,7 +233,8 @@ def _plans(text: str) -> list[LoadPlan]:
     for name in text.split(","):
         if name not in known:
             raise UsageError(
-                f"--loading {name}: there is no such way", hint(name, known) or f"known: {', '.join(known)}"
+                f"--loading {name}: there is no such way to load weights",
+                hint(name, known) or f"known: {', '.join(known)}",
             )
     return [LoadPlan(name) for name in dict.fromkeys(text.split(","))]
 
@@ -239,7 +248,7 @@ def _limits(texts: Sequence[str], topology: Topology, costs: CostProfile) -> Lim
             raise UsageError(f"--limit {part}: not NAME=VALUE", "such as --limit prefill=1..8,decode=1..8")
         given[name.strip()] = _value(value)
     each = {"gpus_per_prefill": costs.gpus, "gpus_per_decode": costs.gpus}
-    read = read_record(Limits, {**each, **given}, JsonPlace("--limit"))
+    read = read_record(Limits, {**each, **given}, JsonPlace(f"--limit {','.join(texts)}".rstrip()))
     present = {"prefill": topology.prefill.instances, "decode": topology.decode.instances}
     most = sum(getattr(read, role)[1] if role in given else count for role, count in present.items())
     if read.gpus is not None:

@@ -51,7 +51,7 @@ STATE_COLORS = {
     ReplicaState.SHUTTING_NULL: "#D0D0D0",
 }
 PARTS = (("serving", "#009E73"), ("loading", "#E69F00"), ("draining or parked", "#A8A8A8"))
-HEIGHT = 320  # pixels of a plot
+HEIGHT, LEGEND = 290, 8  # pixels of a plot, and what each line of its legend adds
 
 
 class PagePlot(NamedTuple):
@@ -88,7 +88,7 @@ def _page(outcome: SimulationOutcome) -> Iterator[str]:
         yield f"<h2>{_escaped(plot.title)}</h2><p>{_escaped(plot.says)}</p>"
         yield plot_html(
             plot.figure, config=config, include_plotlyjs=False, full_html=False, div_id=f"plot-{number}",
-            default_width="100%", default_height=f"{HEIGHT}px",
+            default_width="100%", default_height=f"{HEIGHT + LEGEND * len(plot.figure.data)}px",
         )  # fmt: skip
         yield "</section>"
     yield "</div>"
