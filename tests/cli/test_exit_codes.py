@@ -17,6 +17,7 @@ from pdctl.launch import preflight, procfs
 from pdctl.launch.run_directory import RunDir
 from pdctl.launch.run_opening import open_run
 from pdctl.launch.run_record import Process, RunOutcome, State, with_process
+from tests.cases import for_each
 from tests.launch.conftest import QUICK, deploy
 from tests.trace.recordings import ROOMS
 
@@ -120,7 +121,7 @@ TABLE = (
 )
 
 
-@pytest.mark.parametrize(("line", "expected"), TABLE)
+@for_each(("line", "expected"), TABLE)
 def test_the_table(line: str, expected: int, tmp_path: Path) -> None:
     with socket.socket() as taken:  # bound and not listening: connections are refused, and nobody else gets it
         taken.bind(("127.0.0.1", 0))

@@ -6,9 +6,8 @@ import copy
 import re
 from typing import Any, NamedTuple
 
-import pytest
-
 from pdctl.manifests.kubernetes_validation import VERSIONS, validate
+from tests.cases import for_each
 from tests.kubernetes.conftest import Render
 
 GONE = object()  # the key is taken away
@@ -124,7 +123,7 @@ def change(value: Any, path: str, to: object) -> None:
         value[steps[-1]] = to
 
 
-@pytest.mark.parametrize("wrong", WRONGS, ids=[f"{each.kind}-{each.path}-{str(each.value)[:20]}" for each in WRONGS])
+@for_each("wrong", WRONGS, ids=[f"{each.kind}-{each.path}-{str(each.value)[:20]}" for each in WRONGS])
 def test_the_place_is_named(rendered: Render, wrong: Wrong) -> None:
     made = copy.deepcopy(rendered("qwen", flavour=wrong.flavour).objects)
     chosen = next(each for each in made if each["kind"] == wrong.kind)

@@ -20,6 +20,7 @@ from pdctl.render import diagnostics
 from pdctl.render.term import Term
 from pdctl.topology.diagnostic import Code
 from pdctl.topology.resolve import load
+from tests.cases import for_each
 
 BROKEN = Path(__file__).parent / "broken"
 CASES = sorted(BROKEN.glob("[0-9]*.yaml"))
@@ -65,7 +66,7 @@ def answer(path: Path) -> str:
     return stream.getvalue() + caught.value.message + "\n"
 
 
-@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+@for_each("path", CASES, ids=lambda path: path.stem)
 def test_broken_topology_is_answered_exactly(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(BROKEN)
     monkeypatch.delenv("FORCE_COLOR", raising=False)

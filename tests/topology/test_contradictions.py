@@ -6,6 +6,7 @@ from pdctl.errors import TopologyError
 from pdctl.topology.diagnostic import Code, Diagnostic
 from pdctl.topology.owned_flags import ENGINE_OWNED, ROUTER_OWNED, owner
 from pdctl.topology.resolve import load
+from tests.cases import for_each
 
 from .conftest import Write
 
@@ -20,8 +21,8 @@ def problems(write: Write, text: str, *sets: str) -> list[Diagnostic]:
     return []
 
 
-@pytest.mark.parametrize("flag", sorted(ENGINE_OWNED))
-@pytest.mark.parametrize("where", ["engine.args", "roles.decode.args"])
+@for_each("flag", sorted(ENGINE_OWNED))
+@for_each("where", ["engine.args", "roles.decode.args"])
 def test_every_owned_flag_is_refused_with_its_owner(write: Write, flag: str, where: str) -> None:
     found = problems(write, SGLANG, f"{where}.{flag}=1")
     assert [each.code for each in found] == [Code.OWNED_FLAG]

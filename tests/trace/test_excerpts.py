@@ -12,6 +12,7 @@ from pdctl.logs.library import Library
 from pdctl.logs.source import open_logs
 from pdctl.trace.room import RoomOutcome
 from pdctl.trace.tracer import Tracer
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,13 +68,13 @@ def pasted(folder: Path, **files: list[str]) -> Room:
     return Tracer(Library(open_logs(paths), tz=dt.timezone.utc, index=False)).trace(ROOM)
 
 
-@pytest.mark.parametrize("router", [STARTING, MODE, TARGETS, f"… | {MODE} …", CUT, f"router-0 | {STARTING}"])
-@pytest.mark.parametrize(
+@for_each("router", [STARTING, MODE, TARGETS, f"… | {MODE} …", CUT, f"router-0 | {STARTING}"])
+@for_each(
     "second",
     [[GIVEN_UP], [ABORTED, GIVEN_UP], [ABORTED], [BOOTSTRAP_TIMEOUT]],
     ids=["given up", "aborted and given up", "aborted, no room", "timed out"],
 )
-@pytest.mark.parametrize("undated", [False, True], ids=["stamped", "bare"])
+@for_each("undated", [False, True], ids=["stamped", "bare"])
 def test_the_write_up(tmp_path: Path, router: str, second: list[str], undated: bool) -> None:
     """The prefill that was asked and the one that was contacted, by name; the null port; the command to paste."""
     first = [GOT, BOOTSTRAPPED]

@@ -18,6 +18,7 @@ from pdctl.doctor.check import Checked, CheckStatus, Finding, Report
 from pdctl.errors import ExitCode
 from pdctl.render.findings import ci_forms, report_forms, report_text
 from pdctl.render.term import Term
+from tests.cases import for_each
 
 CONTRACT = {
     "type": "object",
@@ -186,8 +187,8 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("fail_on", [ERROR, WARNING, INFO, None])
-@pytest.mark.parametrize("wanted", CASES, ids=lambda case: "+".join(code for code, *_ in case) or "none")
+@for_each("fail_on", [ERROR, WARNING, INFO, None])
+@for_each("wanted", CASES, ids=lambda case: "+".join(code for code, *_ in case) or "none")
 def test_junit_and_sarif_agree_with_the_exit_code(
     report: Report, wanted: tuple[tuple[str, Severity, str], ...], fail_on: Severity | None
 ) -> None:
