@@ -110,7 +110,10 @@ def test_every_form_tells_the_same_findings(capsys: pytest.CaptureFixture[str], 
     assert all(f"{one['code']} {one['slug']}" in text for one in found)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form",
+    [form if form in ("text", "json", "junit") else pytest.param(form, marks=pytest.mark.heavy) for form in FORMS],
+)
 def test_a_stream_that_takes_only_ascii(null: Replay, form: str) -> None:
     """The evidence has arrows in it: they are spelt otherwise, and what is JSON or XML stays so."""
     done = process(*behind(null), "-o", form, env={**os.environ, "PYTHONIOENCODING": "ascii"})
