@@ -12,6 +12,7 @@ import pytest
 
 from pdctl.catalogue import book
 from pdctl.cli.doctor import CONFLICTS
+from tests.cases import for_each
 from tests.cli.doctor import ROOT, Said
 
 TOPOLOGIES = ROOT / "topologies"
@@ -89,7 +90,7 @@ def test_a_script_that_is_not_there_is_a_missing_file(capsys: pytest.CaptureFixt
 PAIR = ("--prefill", "http://127.0.0.1:1,2", "--decode", "http://127.0.0.1:3")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("argv", "message", "fix"),
     [
         (("2p1d", "--static", "--select", "bootstrap-port-nul"), "bootstrap-port-nul", "bootstrap-port-null"),
@@ -126,7 +127,7 @@ def test_usage_errors(capsys: pytest.CaptureFixture[str], argv: tuple[str, ...],
     assert fix in said.err
 
 
-@pytest.mark.parametrize(("flag", "other"), [(row.flag, other) for row in CONFLICTS for other in row.others])
+@for_each(("flag", "other"), [(row.flag, other) for row in CONFLICTS for other in row.others])
 def test_flags_that_contradict_each_other(capsys: pytest.CaptureFixture[str], flag: str, other: str) -> None:
     """Neither is passed over in silence."""
     values = {"--watch": ["1s"], "--bundle": ["/tmp/x.tgz"], "--reached": ["x"], "--output-file": ["/tmp/x"]}

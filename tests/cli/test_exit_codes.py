@@ -134,7 +134,7 @@ def test_every_verb_stands_in_the_table() -> None:
     assert judged == {verb.name for verb in VERBS}
 
 
-@pytest.mark.parametrize("verb", [verb.name for verb in VERBS])
+@for_each("verb", [verb.name for verb in VERBS])
 def test_every_verb_has_the_code_of_a_usage_that_cannot_be(verb: str) -> None:
     assert code([verb, "--no-such-option"]) == 2
     assert code([verb, "--help"]) == 0

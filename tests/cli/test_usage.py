@@ -130,7 +130,7 @@ def test_it_says_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("typed", "fix"),
     [
         ("role-switch --run m1 prefill-0", "pdctl role-switch --run m1 prefill-0 --to decode"),

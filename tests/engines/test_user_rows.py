@@ -12,6 +12,7 @@ from pdctl.engines.base import Level, Phase, Sign, Speaker
 from pdctl.engines.user_rows import extended_speech, load
 from pdctl.engines.versions import NEWEST, Span, spell
 from pdctl.errors import UsageError
+from tests.cases import for_each
 
 GOOD = r"""
 # lines of our fork
@@ -88,7 +89,7 @@ def test_a_user_s_row_wins_over_a_shipped_one(tmp_path: Path) -> None:
     assert said.row.id == "mine"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "message", "fix"),
     [
         ("- id: [", "expected the node content", "quote patterns"),

@@ -19,6 +19,7 @@ from pdctl.errors import LaunchError, NotFoundError, PdctlError, UsageError
 from pdctl.launch import launched, preflight, procfs, remote, run_choice, run_directory, run_opening, run_record
 from pdctl.launch.run_opening import open_run
 from pdctl.launch.run_record import EventKind, Exit, Process, Run, RunEvent, RunOutcome, StartStage, State, with_process
+from tests.cli.verb import within
 from tests.launch.conftest import QUICK, deploy
 from tests.launch.runs import living, opened, stale
 
@@ -324,8 +325,7 @@ def test_nothing_is_signalled_for_a_record_of_another_directory(
             else:
                 shutil.copytree(source, tmp_path / "two/runs" / name)
             env = {**os.environ, "PDCTL_HOME": str(tmp_path / "two")}
-            command = [sys.executable, "-m", "pdctl", "down", name, *force]
-            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+            done = within("down", name, *force, env=env)
             assert theirs.poll() is None, done
             assert (done.returncode, done.stdout) == (1, ""), done
             assert f"kill {theirs.pid}" in done.stderr

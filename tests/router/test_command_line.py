@@ -8,6 +8,7 @@ import pytest
 
 from pdctl.errors import UsageError
 from pdctl.router.router_args import HELP, NOT_BY_FIELD, BootstrapCheck, Origin, PolicyName, RouterArgs, parse
+from tests.cases import for_each
 
 
 def words(line: str) -> list[str]:
@@ -42,7 +43,7 @@ def test_spellings_of_sglang_router_are_taken() -> None:
     assert parse(["--bootstrap-check", "warn"]).bootstrap_check is BootstrapCheck.WARN
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "message"),
     [
         ("--prefil http://a:1", "unrecognized arguments"),

@@ -56,7 +56,7 @@ def test_flags_pdctl_does_not_write_pass(write: Write) -> None:
     assert problems(write, text + "router: {kind: sglang, args: {prometheus-port: 29000}}") == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "count"),
     [
         ("router: {port: 29999}", 0),

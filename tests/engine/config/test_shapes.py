@@ -14,6 +14,7 @@ from pdctl.engine.config.engine_flags import BOUNDS
 from pdctl.engine.config.instance_args import ServerArgs, Whereabouts
 from pdctl.layout.feasibility import broken_rules
 from pdctl.layout.shape import place
+from tests.cases import for_each
 
 CHECKPOINTS = Path(pdctl.__file__).parent / "checkpoints"
 
@@ -34,7 +35,7 @@ def test_attention_dp_groups_share_one_chunk() -> None:
     assert parse("--tp-size 4 --dp-size 4").chunked_prefill_size == 512
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "said"),
     [
         ("--tp-size 4 --attn-dp-size 3", ("--tp-size 4 is not divisible by --attn-dp-size 3", "--attn-dp-size 2")),
@@ -104,7 +105,7 @@ def test_what_is_wrong_is_not_buried_in_every_flag(capsys: pytest.CaptureFixture
     assert len(capsys.readouterr().err.splitlines()) == 2
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "said"),
     [
         ("--port 65536", "--port 65536: must be 1 to 65535"),

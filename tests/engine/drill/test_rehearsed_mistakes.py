@@ -10,6 +10,7 @@ from pdctl.engine.drill import fault_points
 from pdctl.engine.drill.modelled_link import ModelledLink
 from pdctl.engine.drill.rehearsed_mistakes import MARK, OPTIONS, Rehearsal, read
 from pdctl.engine.scheduler.resources import _speed
+from tests.cases import for_each
 from tests.engine.scheduler.rig import TINY
 
 BASE = ["--model-path", str(TINY)]
@@ -81,7 +82,7 @@ def test_every_option_has_a_loud_line_and_stands_in_the_help(capsys: pytest.Capt
     assert read(("die-after=1",)).lines[0].startswith(f"{MARK}: die-after=1: serve N requests")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("role", "words", "message"),
     [
         ("prefill", "slow-tranfer=1MB", "slow-tranfer=1MB: no such rehearsal; there are null-port-fallback, "),

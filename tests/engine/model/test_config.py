@@ -9,6 +9,7 @@ import pytest
 
 from pdctl.engine.config.checkpoint_config import CheckpointError, ModelConfig, Rope
 from pdctl.layout.shape import Shape
+from tests.cases import for_each
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -126,7 +127,7 @@ def test_llama3_rope_keeps_all_its_numbers(tmp_path: Path) -> None:
     assert rope == Rope(500000.0, "llama3", 8.0, 1.0, 4.0, 2048)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "message"),
     [
         (

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-import pytest
-
 from pdctl.doctor.check import Report
 from pdctl.render.findings.ci_forms import FindingPlace, place
+from tests.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "expected"),
     [
         ("blue.yaml:12: --page-size 32", FindingPlace("blue.yaml", 12)),

@@ -10,6 +10,7 @@ import pytest
 
 from pdctl.cli.trace_room import RoomForm, write
 from pdctl.trace.room import Room
+from tests.cases import for_each
 from tests.render.trace import samples
 
 EXPECTED = Path(__file__).parent / "expected"
@@ -43,10 +44,8 @@ def compare(name: str, text: str) -> None:
     assert text == file.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("form", list(RoomForm), ids=lambda form: form.value)
-@pytest.mark.parametrize(
-    "make", [samples.wrong_prefill, samples.healthy, samples.blind], ids=lambda make: make.__name__
-)
+@for_each("form", list(RoomForm), ids=lambda form: form.value)
+@for_each("make", [samples.wrong_prefill, samples.healthy, samples.blind], ids=lambda make: make.__name__)
 def test_a_room_in_every_form(form: RoomForm, make: Callable[[], Room]) -> None:
     text = told(form, make())
     if form is RoomForm.HTML:  # style and script have tests of their own
