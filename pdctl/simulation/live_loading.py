@@ -61,14 +61,16 @@ class LiveLoading(RoomPath):
             self.prefill_busy_ns += end_ns - now_ns
             self.kernel.schedule(end_ns, EventClass.LAYER_ENDS, number)
         replica.parked = len(live.batches)
-        if live.loaded and not replica.parked:
+        if live.loaded and not replica.parked and now_ns >= live.busy_until_ns:  # not with a layer of one handed over
             replica.relay_empty = True
             self.settle(now_ns, replica)
         else:
             self._wake_olds(now_ns)
 
     def _layer_ends(self, now_ns: int, number: int, _token: int) -> None:
-        live, replica = self._live[number], self.replicas[number]
+        live, replica = self._live.get(number), self.replicas[number]
+        if live is None:  # the layer of a batch that was handed over ended at the moment at which all was over
+            return
         for room in live.end_layer(now_ns) or ():
             self.computed_tokens += self.requests.prompt[room]
             self.requests.computed[room] = self.requests.prompt[room]

@@ -7,10 +7,13 @@ import subprocess
 import sys
 from dataclasses import replace
 
-from pdctl.simulation.fleet_shape import FirstTokenFrom, RequestRouting, SimulationSettings
+from pdctl.policy import ScalingPolicyName
+from pdctl.policy.constraints import Limits
+from pdctl.simulation.fleet_shape import FirstTokenFrom, FleetShape, RequestRouting, SimulationSettings
 from pdctl.simulation.run import simulate
+from pdctl.simulation.weight_loads import LoadPlan
 from tests.cases import for_each
-from tests.simulation.fleets import given, poisson, shape
+from tests.simulation.fleets import given, poisson, profile, shape
 
 MS = 10**6
 ROUTINGS = [RequestRouting.LEAST_TOKENS, RequestRouting.ROUND_ROBIN, RequestRouting.SHARED_QUEUE]
@@ -123,3 +126,22 @@ def test_progress_may_end_a_run() -> None:
     )
     assert run.cut_at_ns == seen[-1] == run.end_ns
     assert run.requests.end_ns[-1] == -1
+
+
+def test_a_run_has_the_same_digest_on_every_python() -> None:
+    """Of 3.10 to 3.13; a change of what is logged, or of the order of events, changes it."""
+    fleet = shape(3, 5, decode_token_s=3e-8, decode_room_s=1e-5, prefill_square_s=1e-10, handover_s=0.001)
+    digests = [simulate(fleet, poisson(500, 30.0, 7), SimulationSettings(routing=one)).digest[:16] for one in ROUTINGS]
+    assert digests == ["7ccfef04307ba781", "4b3ac5d267320471", "8bf229db55debbaf"]
+
+
+def test_a_live_load_may_end_while_a_layer_of_a_batch_that_was_handed_over_is_computed() -> None:
+    one = profile(decode_token_s=3e-8, decode_room_s=1e-5, start_s=0.3, flip_s=0.2)
+    settings = SimulationSettings(
+        policy=ScalingPolicyName.BLITZ,
+        limits=Limits(prefill=(1, 6), decode=(1, 6), gpus=10),
+        routing=RequestRouting.SHARED_QUEUE,
+        loading=LoadPlan.LIVE,
+    )
+    run = simulate(FleetShape(2, 2, 10, one, one), poisson(3000, 20.0, 3), settings)
+    assert min(run.requests.end_ns) > 0
