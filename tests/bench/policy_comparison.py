@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.errors import UsageError
+from pdctl.errors import PdctlError, UsageError
 from pdctl.policy import POLICIES
 from pdctl.policy.constraints import Limits
 from pdctl.simulation.cost_profile import read_profile
@@ -175,28 +175,33 @@ def choose_splits(cases: Mapping[str, ComparisonCase], given: ComparisonOptions)
     return {place: split for place, (_, split) in best.items()}
 
 
-def compare(
-    cases: Mapping[str, ComparisonCase], rows: Sequence[str], given: ComparisonOptions
-) -> tuple[Results, dict[tuple[str, str], Split]]:
-    """All rows on all cases, and what each fleet has at its begin."""
+class Comparison(NamedTuple):
+    """`begins`: what each fleet has at its begin. `failures`: what the runs of a row raised."""
+
+    results: Results
+    begins: dict[tuple[str, str], Split]
+    failures: dict[tuple[str, str], str]
+
+
+def compare(cases: Mapping[str, ComparisonCase], rows: Sequence[str], given: ComparisonOptions) -> Comparison:
+    """All rows on all cases. A row that fails does not cost what the others take."""
     given = given._replace(rows=[row for row in given.rows if row in rows])
     splits = choose_splits(cases, given)
-    begins = {
-        (name, row): splits.get((name, ROWS[row].split), Split(case.least, case.least))
-        for name, case in cases.items()
-        for row in given.rows
-    }
-    jobs = [
-        make_job(row, cases[name], split, seed, given)
-        for (name, row), split in begins.items()
-        for seed in range(given.seeds)
-    ]
-    runs = run_all(jobs, given.jobs)
-    results = {}
-    for at, (name, row) in enumerate(begins):
-        first = at * given.seeds
-        results[name, row] = summarize_policy(row, jobs[first].settings, runs[first : first + given.seeds])
-    return results, begins
+    found = Comparison({}, {}, {})
+    for name, case in cases.items():
+        for row in given.rows:
+            split = splits.get((name, ROWS[row].split), Split(case.least, case.least))
+            jobs = [make_job(row, case, split, seed, given) for seed in range(given.seeds)]
+            found.begins[name, row] = split
+            try:
+                runs = run_all(jobs, given.jobs)
+            except PdctlError:
+                raise
+            except Exception as error:  # noqa: BLE001 - a bug of the simulator costs the row, and is said
+                found.failures[name, row] = f"{type(error).__name__}: {error}".rstrip().rpartition("\n")[2]
+                continue
+            found.results[name, row] = summarize_policy(row, jobs[0].settings, runs)
+    return found
 
 
 def say(estimate: Estimate, factor: float, digits: int) -> str:
@@ -210,16 +215,20 @@ def say(estimate: Estimate, factor: float, digits: int) -> str:
     return words if low == high else f"{words} [{low}, {high}]"
 
 
-def table(name: str, results: Results, begins: Mapping[tuple[str, str], Split]) -> Iterable[str]:
+def table(name: str, found: Comparison) -> Iterable[str]:
     """The rows of one case."""
     heads = [head for _, head, _, _ in COLUMNS]
     yield f"| row | begins with | {' | '.join(heads)} |"
     yield f"|---|---|{'---|' * len(heads)}"
-    for (case, row), one in results.items():
-        if case == name:
+    for (case, row), split in found.begins.items():
+        if case != name:
+            continue
+        one = found.results.get((case, row))
+        if one is None:
+            cells = ["failed", *[""] * (len(COLUMNS) - 1)]
+        else:
             cells = [say(one.estimate(figure), factor, digits) for figure, _, factor, digits in COLUMNS]
-            split = begins[case, row]
-            yield f"| {row} | {split.prefills}P{split.decodes}D | {' | '.join(cells)} |"
+        yield f"| {row} | {split.prefills}P{split.decodes}D | {' | '.join(cells)} |"
 
 
 def means(results: Results) -> dict[tuple[str, str], dict[str, float]]:
@@ -261,6 +270,7 @@ def write_page(parts: Sequence[str], cases: Mapping[str, ComparisonCase], given:
     yield from (f"| {row} | {ROWS[row].meaning} | {ROWS[row].settings()} |" for row in given.rows)
     yield from (f"| {row} | {what} | no policy of pdctl is this |" for row, what in MISSING.items())
     results: Results = {}
+    failures: dict[tuple[str, str], str] = {}
     everything: dict[str, tuple[Mapping[str, ComparisonCase], Sequence[str]]] = {
         "table": (cases, given.rows),
         "losses": ({**{name: TRACES[name] for name in LOSSES if name in TRACES and name not in cases}, **VARIED},
@@ -272,12 +282,16 @@ def write_page(parts: Sequence[str], cases: Mapping[str, ComparisonCase], given:
         group, rows = everything[part]
         seconds = 400 if part == "start" else QUICK_S  # the swing needs a whole period
         group = {name: case._replace(trace=given.spec(case.trace, seconds)) for name, case in group.items()}
-        found, begins = compare(group, rows, given)
-        results |= found
         for name, case in group.items():
+            found = compare({name: case}, rows, given)
+            results |= found.results
+            failures |= found.failures
             changed = "".join(f", {key} = {value:g}" for key, value in case.profile.items())
             yield f"\n## {name}\n\n`{case.trace}`, {case.gpus} GPUs{changed}\n"
-            yield from table(name, found, begins)
+            yield from table(name, found)
+    if failures:
+        yield "\n## What failed\n"
+        yield from (f"- {row} on {case}: `{what}`" for (case, row), what in failures.items())
     yield "\n## What was expected\n"
     yield from verdicts(results)
     yield "\n## Where blitz loses\n"

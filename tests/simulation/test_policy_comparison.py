@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from pdctl.errors import UsageError
 from pdctl.simulation.fleet_shape import RequestRouting
 from pdctl.simulation.statistics import read_targets
+from tests.bench import policy_comparison
 from tests.bench.policy_comparison import (
     COLUMNS,
     PARTS,
@@ -19,6 +22,7 @@ from tests.bench.policy_comparison import (
     mean_gpus,
     means,
     read_names,
+    run_all,
     table,
     trace_of,
     verdicts,
@@ -45,6 +49,12 @@ from tests.bench.policy_ladder import (
     start_case,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pdctl.simulation.parallel_runs import RunJob
+    from pdctl.simulation.statistics import RunStatistics
+
 GIVEN = ComparisonOptions(2, tuple(ROWS), read_targets("ttft=2s,tbt=50ms"), RequestRouting.LEAST_TOKENS, 1, False)
 SHORT = ComparisonCase(
     "burst:rate=2,factor=4,duration=20,period=10,burst=3,prompt=2048,output=64", gpus=4, least=1, most=3
@@ -65,7 +75,8 @@ def test_every_row_builds_on_every_case() -> None:
 
 
 def test_two_rows_run_and_are_printed() -> None:
-    results, begins = compare({"short": SHORT}, ("S1", "A3", "A5"), GIVEN._replace(rows=("S1", "A3")))
+    found = compare({"short": SHORT}, ("S1", "A3", "A5"), GIVEN._replace(rows=("S1", "A3")))
+    results, begins = found.results, found.begins
     assert set(results) == set(begins) == {("short", "S1"), ("short", "A3")}
     assert sum(begins["short", "S1"]) == 4
     assert begins["short", "A3"] == Split(1, 1)
@@ -73,10 +84,25 @@ def test_two_rows_run_and_are_printed() -> None:
     assert figures["short", "S1"][GPU_TIME] > figures["short", "A3"][GPU_TIME] > 0
     assert figures["short", "S1"]["requests"] == figures["short", "A3"]["requests"] > 0
     assert figures["short", "S1"][EVENTS] == 0 < figures["short", "A3"][EVENTS]
-    lines = list(table("short", results, begins))
+    lines = list(table("short", found))
     assert [line.count("|") for line in lines] == [len(COLUMNS) + 3] * 4
     assert len(list(verdicts(results))) == len(EXPECTATIONS) + 2
     assert any("not run" in line for line in losses(results))
+
+
+def test_a_row_that_fails_is_named_and_the_others_are_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(jobs: Sequence[RunJob], processes: int) -> list[RunStatistics]:
+        if jobs and jobs[0].name == "A1":
+            raise RuntimeError("a run failed in a process of its own:\nTraceback\n  file, line\nKeyError: 5\n")
+        return run_all(jobs, processes)
+
+    monkeypatch.setattr(policy_comparison, "run_all", fail)
+    found = compare({"short": SHORT}, ("A1", "A3"), GIVEN._replace(seeds=1))
+    assert found.failures == {("short", "A1"): "KeyError: 5"}
+    assert list(found.results) == [("short", "A3")]
+    lines = list(table("short", found))
+    assert lines[2].startswith("| A1 | 1P1D | failed |")
+    assert lines[3].startswith("| A3 | 1P1D | ")
 
 
 def test_the_mean_load_is_a_share_of_the_peak() -> None:
