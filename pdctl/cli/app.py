@@ -23,7 +23,7 @@ WITH_OVERLAYS = ("plan", "launch", "render", "doctor", "topology")
 
 
 class Verb(NamedTuple):
-    """`module`: a module with `SUBVERBS` (one function each) or `command` (one function), else MODULE:FUNCTION."""
+    """`module`: one with `SUBVERBS` (a function each), with `command` (a function) or both, else MODULE:FUNCTION."""
 
     name: str
     module: str
@@ -64,20 +64,20 @@ def prepare(words: Sequence[str]) -> Callable[[], object] | None:
     if verb is None or words[0] != verb.name:
         return None
     commands, name, rest = functions(verb), "", words[1:]
-    if name not in commands and rest:
+    if rest and ("" not in commands or (rest[0] and rest[0] in commands)):
         name, rest = rest[0], rest[1:]
     values = read_plain(commands[name], rest) if name in commands else None
     return None if values is None else functools.partial(commands[name], **values)
 
 
 def functions(verb: Verb) -> Mapping[str, Command]:
-    """The functions of a verb's sub-verbs by their names; of a verb without any, its own by ""."""
+    """The functions of a verb's sub-verbs by their names, and its own, if it has one, by ""."""
     place, _, name = verb.module.partition(":")
     module = importlib.import_module(place)
-    commands: Sequence[Command] | None = getattr(module, "SUBVERBS", None)
-    if commands is None:
-        return {"": getattr(module, name or "command")}
-    return {command.__name__.replace("_", "-"): command for command in commands}
+    commands: Sequence[Command] = getattr(module, "SUBVERBS", ())
+    own: Command | None = getattr(module, name or "command", None)
+    found = {} if own is None else {"": own}
+    return found | {command.__name__.replace("_", "-"): command for command in commands}
 
 
 def find_verb(argv: Sequence[str]) -> Verb | None:

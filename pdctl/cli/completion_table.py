@@ -223,6 +223,12 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "--trace",
         "--write-trace",
     ),
+    "simulate calibrate": (
+        "--base",
+        "--output-file",
+        "--seed",
+        "--timeout",
+    ),
     "logs": (
         "--follow",
         "--grep",

@@ -123,6 +123,7 @@ def command(
     pdctl simulate 2p1d --trace burst:rate=8,factor=5 --policy blitz --seeds 5 --out burst
     pdctl simulate base.yaml --trace conversation.jsonl --profile my.yaml --slo ttft=2s,tbt=50ms -o json
     pdctl simulate 2p1d --trace diurnal --write-trace day.jsonl
+    pdctl simulate calibrate                                   # a profile of the deployment that runs
     """
     given = _trace(trace, seed, skip_bad_rows, rows)
     if write_trace is not None:
@@ -180,6 +181,52 @@ def command(
     else:
         simulation_table.show(outcome, term.out())
     return ExitCode.OK if whole else INTERRUPTED
+
+
+def calibrate(
+    run: Annotated[str | None, argument(metavar="[RUN]", help="Name of the run; not needed for a single one.")] = None,
+    base: Annotated[
+        str, option("--base", metavar="NAME|FILE", help="The profile that says what is not measured.")
+    ] = "laptop",
+    seed: Annotated[int, option("--seed", metavar="N", help="Of the prompts that are sent.", min=0)] = 0,
+    timeout: Annotated[str, option("--timeout", metavar="TIME", help="How long an answer may take.")] = "2m",
+    output_file: Annotated[
+        str | None, option("--output-file", metavar="FILE", help="Where to write the profile; default: stdout.")
+    ] = None,
+) -> None:
+    """Measure what steps cost on a running deployment that is idle otherwise, and print a profile for --profile.
+
+    \b
+    pdctl simulate calibrate --output-file mine.yaml
+    pdctl simulate calibrate blue --base gpu-8b
+    """
+    # Imported late: a simulation needs nothing of a launch.
+    from pdctl.launch import credentials, launched
+    from pdctl.launch.run_directory import home
+    from pdctl.simulation.calibration import CalibrationTarget, write_profile
+    from pdctl.simulation.calibration import calibrate as measure
+
+    limit = flag_seconds("--timeout", timeout, positive=True)
+    begun = read_profile(base)
+    found = launched.find_launched(home(os.environ), run)
+    deployment = found.deployment
+    if deployment is None or not deployment.checkpoint:
+        what = "runs on a cluster" if deployment is None else "has no checkpoint on this machine"
+        raise UsageError(f"run {found.name} {what}, which cannot be calibrated", "calibrate one of this machine")
+    target = CalibrationTarget(
+        deployment.url,
+        tuple(one.url for one in deployment.prefills),
+        tuple(one.url for one in deployment.decodes),
+        deployment.checkpoint,
+        credentials.api_key(deployment),
+        limit,
+    )
+    measured = measure(target, begun, seed, lambda words: term.err().write(words))
+    with term.to_file(None if output_file is None else Path(output_file)) as stream:
+        stream.write(write_profile(measured, found.name).rstrip())
+
+
+SUBVERBS = (calibrate,)
 
 
 def _trace(text: str, seed: int, skip_bad_rows: bool, rows: int | None) -> GivenTrace:

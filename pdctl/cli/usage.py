@@ -85,11 +85,14 @@ class ClickCommand(Protocol):
 
 def prepare(words: Sequence[str]) -> Callable[[], int]:
     """Import what this command line needs; what is returned runs it and returns its exit code."""
-    return functools.partial(call, build(find_verb(words)), words)
+    return functools.partial(call, build(find_verb(words), words), words)
 
 
-def build(verb: Verb | None) -> typer.Typer:
-    """The Typer application for this verb: it in full, or a one-line entry for every verb."""
+def build(verb: Verb | None, words: Sequence[str] = ()) -> typer.Typer:
+    """The Typer application for this verb: it in full, or a one-line entry for every verb.
+
+    `words`: the command line, for a verb that does something itself and has sub-verbs too.
+    """
     app = typer.Typer(
         name="pdctl",
         help="Plan, launch and diagnose prefill/decode disaggregated LLM serving.",
@@ -111,9 +114,9 @@ def build(verb: Verb | None) -> typer.Typer:
         for each in VERBS:
             app.command(each.name, help=each.help, short_help=each.help)(_stub)
         return app
-    below = functions(verb)
-    if "" in below:
-        command = below[""]
+    below = dict(functions(verb))
+    command = below.pop("", None)
+    if command is not None and not (len(words) > 1 and words[1] in below):
         app.command(verb.name, help=command.__doc__ or verb.help, epilog=EPILOG)(_for_typer(command))
         return app
     group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, context_settings=SETTINGS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from pdctl.cli.app import VERBS
+from pdctl.cli.app import VERBS, functions
 from pdctl.cli.usage import build
 
 
@@ -12,9 +12,9 @@ def commands() -> dict[str, typer.core.TyperCommand]:
     """Every verb that does something, by the words that name it."""
     found = {}
     for verb in VERBS:
-        leaf = typer.main.get_command(build(verb)).commands[verb.name]
-        below = getattr(leaf, "commands", None)
-        found.update({f"{verb.name} {name}": one for name, one in below.items()} if below else {verb.name: leaf})
+        for name in functions(verb):
+            leaf = typer.main.get_command(build(verb, (verb.name, name))).commands[verb.name]
+            found[f"{verb.name} {name}".rstrip()] = leaf.commands[name] if name else leaf
     return found
 
 

@@ -11,27 +11,19 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 
 from pdctl.cli import completion, completion_table
-from pdctl.cli.app import VERBS
-from pdctl.cli.usage import build
 from tests.cases import for_each
+from tests.cli.leaves import LEAVES
 
 TABLE = Path(completion_table.__file__)
 
 
 def real_options() -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
-    for verb in VERBS:
-        group = typer.main.get_command(build(verb))
-        leaf = group.commands[verb.name]
-        leaves = {f"{verb.name} {name}": sub for name, sub in getattr(leaf, "commands", {}).items()} or {
-            verb.name: leaf
-        }
-        for path, command in leaves.items():
-            names = [name for param in command.params for name in (*param.opts, *param.secondary_opts)]
-            found[path] = tuple(sorted(name for name in names if name.startswith("--")))
+    for path, command in LEAVES.items():
+        names = [name for param in command.params for name in (*param.opts, *param.secondary_opts)]
+        found[path] = tuple(sorted(name for name in names if name.startswith("--")))
     return found
 
 

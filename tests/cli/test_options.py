@@ -6,36 +6,23 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import typer
 
 from pdctl.cli.app import VERBS, respelt
-from pdctl.cli.usage import build
-
-
-def leaves(command: Any, path: str) -> Iterator[tuple[str, Any]]:
-    below = getattr(command, "commands", {})
-    for name, sub in below.items():
-        yield from leaves(sub, f"{path} {name}")
-    if not below:
-        yield path, command
+from tests.cli.leaves import LEAVES
 
 
 def short_options() -> dict[str, dict[str, list[str]]]:
     """Short option → the long one it stands for → the verbs where it does."""
     found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for verb in VERBS:
-        for path, command in leaves(typer.main.get_command(build(verb)).commands[verb.name], verb.name):
-            for option in command.params:
-                if option.param_type_name != "option":
-                    continue
-                (long,) = [name for name in option.opts if name.startswith("--")] or [option.opts[0]]
-                for name in (*option.opts, *option.secondary_opts):
-                    if not name.startswith("--"):
-                        found[name][long].append(path)
+    for path, command in LEAVES.items():
+        for option in command.params:
+            if option.param_type_name != "option":
+                continue
+            (long,) = [name for name in option.opts if name.startswith("--")] or [option.opts[0]]
+            for name in (*option.opts, *option.secondary_opts):
+                if not name.startswith("--"):
+                    found[name][long].append(path)
     return found
 
 

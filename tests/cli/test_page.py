@@ -14,7 +14,7 @@ PAGE = ROOT / "docs" / "cli.md"
 # Prints the help of every command, each behind a form feed and its words.
 PRINT = """
 import importlib, typer
-from pdctl.cli.app import VERBS
+from pdctl.cli.app import VERBS, functions
 from pdctl.cli.usage import build
 def show(words, command, parent=None):
     context = command.make_context(words[-1], [], parent=parent, resilient_parsing=True, terminal_width=100)
@@ -28,6 +28,10 @@ for verb in VERBS:
     whole = typer.main.get_command(build(verb))
     context = whole.make_context("pdctl", [], resilient_parsing=True, terminal_width=100)
     show(["pdctl", verb.name], whole.commands[verb.name], context)
+    for name in filter(None, functions(verb) if "" in functions(verb) else ()):
+        group = typer.main.get_command(build(verb, (verb.name, name))).commands[verb.name]
+        above = group.make_context(verb.name, [], parent=context, resilient_parsing=True)
+        show(["pdctl", verb.name, name], group.commands[name], above)
 """
 HEAD = """# The command line
 

@@ -68,7 +68,7 @@ def refusal(line: str) -> str:
         return ""
     if words[0] not in VERBS:
         return f"there is no verb {words[0]}"
-    size = 2 if words[0] in GROUPS else 1
+    size = 2 if words[0] in GROUPS and (words[0] not in LEAVES or " ".join(words[:2]) in LEAVES) else 1
     leaf = LEAVES.get(" ".join(words[:size]))
     if leaf is None:
         return "" if len(words) < size or words[1] in GLOBAL else f"there is no {' '.join(words[:size])}"

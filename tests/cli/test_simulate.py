@@ -155,3 +155,17 @@ def test_mistakes_name_their_place_and_the_fix(words: tuple[str, ...], message: 
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert "\n  fix: " in done.stderr
+
+
+def test_there_is_nothing_to_calibrate_without_a_run(tmp_path: Path) -> None:
+    env = {**os.environ, "PDCTL_HOME": str(tmp_path)}
+    for words in (
+        ("simulate", "calibrate"),
+        ("simulate", "calibrate", "--seed", "3"),
+        ("simulate", "calibrate", "blue"),
+    ):
+        done = within(*words, env=env)
+        assert (done.returncode, done.stdout) == (5, ""), done.stderr
+    done = within("simulate", "calibrate", "--base", "h100", env=env)
+    assert done.returncode == 2
+    assert "there is no profile 'h100'" in done.stderr

@@ -69,6 +69,7 @@ NEEDED = {  # words with which a verb reads its times before it does anything
     "trace-room": ["1", "-f", str(BROKEN)],
     "role-switch": ["http://127.0.0.1:9", "--to", "decode", "--router", "http://127.0.0.1:9"],
     "rooms": [str(BROKEN)],
+    "simulate": ["2p1d", "--trace", "steady:rate=1,duration=2"],
     "diagnose": [str(BROKEN)],
 }
 BOUNDED = [
