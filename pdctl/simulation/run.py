@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 AFTER_LAST_S = 3600.0  # simulated, from the last arrival, after which what is not ended never will be
 SAMPLES = 1000  # over the time in which requests arrive
 SHORTEST_NS = 10**6  # between two samples
+FEW_REPLICAS = 2000  # of more, not every sample compares all
 MOST_SAMPLES = 4096  # kept; then every second one goes, and the next ones are twice as far apart
 WITH_ROOMS = (ReplicaState.DECODE, ReplicaState.SHUTTING_DECODE, ReplicaState.MUTATING_TO_PREFILL)
 
@@ -35,15 +36,15 @@ def simulate(
 
     `progress` is told the simulated time every few thousand events.
     """
-    kernel = Kernel()
-    simulated = SimulatedFleet(fleet, trace, settings, kernel)
     last_ns = trace.requests[-1].arrival_ns if trace.requests else 0
     longest_s = settings.longest_s
     until_ns = last_ns + round(AFTER_LAST_S * SECOND) if longest_s is None else round(longest_s * SECOND)
-    scaling = ScalingLoop(simulated, settings)
-    sampler = FleetSampler(simulated, settings, last_ns)
-    simulated.begin()
+    kernel = Kernel()
     with _no_cycles():
+        simulated = SimulatedFleet(fleet, trace, settings, kernel)
+        scaling = ScalingLoop(simulated, settings)
+        sampler = FleetSampler(simulated, settings, last_ns)
+        simulated.begin()
         completed = kernel.run(until_ns, progress)
     end_ns = kernel.now_ns if simulated.finished or not completed else until_ns
     requests = simulated.requests
@@ -89,14 +90,15 @@ class FleetSampler:
         self._fleet = fleet
         self.samples: list[FleetSample] = []
         self._imbalance = 0.0
-        self._taken = 0
+        self._taken = self._compared = 0
+        self._stride = 1 + len(fleet.replicas) // FEW_REPLICAS
         fleet.kernel.handlers[EventClass.SAMPLE] = self._sample
         fleet.kernel.schedule(0, EventClass.SAMPLE, 0)
 
     @property
     def imbalance(self) -> float:
         """The mean over the samples."""
-        return self._imbalance / self._taken if self._taken else 1.0
+        return self._imbalance / self._compared if self._compared else 1.0
 
     def _sample(self, now_ns: int, _subject: int, _token: int) -> None:
         fleet = self._fleet
@@ -113,7 +115,9 @@ class FleetSampler:
                 used / (decodes * fleet.shape.decode.kv_blocks) if decodes else 0.0,
             )
         )
-        self._imbalance += max(fleet.decode_used) * decodes / used if used else 1.0
+        if self._taken % self._stride == 0:
+            self._imbalance += max(fleet.decode_used) * decodes / used if used else 1.0
+            self._compared += 1
         self._taken += 1
         if len(self.samples) >= MOST_SAMPLES:
             del self.samples[1::2]
