@@ -209,7 +209,7 @@ def of_run(name: str | None, static: bool) -> Subject:
     request = replace(
         found.request,
         topology=run_health.as_running(written[0], run) if written is not None else None,
-        endpoints=() if static or over else run_health.endpoints(run),
+        endpoints=() if static or over else run_health.endpoints(run.deployment),
         router=router.url if router is not None else "",
         model=run.deployment.served_name,
         logs=tuple(logs),

@@ -201,7 +201,7 @@ def calibrate(
     pdctl simulate calibrate blue --base gpu-8b
     """
     # Imported late: a simulation needs nothing of a launch.
-    from pdctl.launch import credentials, launched
+    from pdctl.launch import credentials, launched, run_health
     from pdctl.launch.run_directory import home
     from pdctl.simulation.calibration import CalibrationTarget, write_profile
     from pdctl.simulation.calibration import calibrate as measure
@@ -215,8 +215,7 @@ def calibrate(
         raise UsageError(f"run {found.name} {what}, which cannot be calibrated", "calibrate one of this machine")
     target = CalibrationTarget(
         deployment.url,
-        tuple(one.url for one in deployment.prefills),
-        tuple(one.url for one in deployment.decodes),
+        run_health.endpoints(deployment),
         deployment.checkpoint,
         credentials.api_key(deployment),
         limit,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pdctl.fleet.load_probe import InstanceLoad
+    from pdctl.launch.deployment import Deployment
     from pdctl.launch.run_directory import RunDir
     from pdctl.launch.run_record import Run, RunEvent
     from pdctl.layout.instance_plan import Plan
@@ -336,10 +337,10 @@ def as_running(topology: Topology, run: Run) -> Topology:
     )
 
 
-def endpoints(run: Run) -> tuple[Endpoint, ...]:
+def endpoints(deployment: Deployment) -> tuple[Endpoint, ...]:
     return tuple(
         Endpoint(spec.name, spec.role.value, spec.url, spec.bootstrap_port, spec.ranks or None)
-        for spec in run.deployment.servers
+        for spec in deployment.servers
     )
 
 

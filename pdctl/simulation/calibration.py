@@ -12,8 +12,9 @@ from dataclasses import asdict, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
-from pdctl.errors import NotProbedError, PdctlError
-from pdctl.fleet import http_client, peer_json
+from pdctl.errors import NotProbedError, PdctlError, UsageError
+from pdctl.fleet import engine_probe, peer_json
+from pdctl.fleet.load_probe import probe_loads
 from pdctl.fleet.request_timing import TimedAnswer, TimedRequest, send_open_loop
 from pdctl.layout import model_config
 from pdctl.layout.gpu_memory import copy_bytes, kv_bytes_per_token, kv_itemsize
@@ -24,24 +25,34 @@ from pdctl.simulation.cost_fit import IDLE, Measurements, PromptSample, StepSamp
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pdctl.fleet.observations import Endpoint
     from pdctl.simulation.cost_profile import CostProfile
 
+PATIENCE = 5.0  # seconds for an engine's answer
 REPEATS = 5  # prompts of each length; their median counts
 DECODE_TOKENS = 48  # tokens that each room generates beside the others
+MOST_TOKENS = 512  # that it generates until all others have joined; if that is too few, the sample is left out
+LONG_PROMPT = 512  # tokens of the longer ones of two kinds of rooms
 LONGEST = 4096  # tokens of context that are measured at most
 MOST_ROOMS = 32  # of one decode
 SMALLEST_TOKEN = 8  # ids below are special in most vocabularies
 
 
 class CalibrationTarget(NamedTuple):
-    """A deployment behind one router, and the URLs of its engines. `checkpoint`: where the model's config.json is."""
+    """A deployment behind one router. `checkpoint`: where the model's config.json is."""
 
     router: str
-    prefills: tuple[str, ...]
-    decodes: tuple[str, ...]
+    engines: tuple[Endpoint, ...]
     checkpoint: str
     key: str = ""
     answer_within_s: float = 120.0
+
+    def of_role(self, role: str) -> tuple[Endpoint, ...]:
+        """Raise UsageError if there is none."""
+        found = tuple(engine for engine in self.engines if engine.role == role)
+        if not found:
+            raise UsageError(f"{self.router} has no {role}", "calibrate on a deployment with prefills and decodes")
+        return found
 
 
 class EngineFacts(NamedTuple):
@@ -66,7 +77,7 @@ class Calibrated(NamedTuple):
 
 def calibrate(target: CalibrationTarget, base: CostProfile, seed: int, tell: Callable[[str], None]) -> Calibrated:
     """Raise NotProbedError if a server or a counter cannot be read, PdctlError if an answer fails."""
-    prefill, decode = _read_facts(target.prefills[0], target), _read_facts(target.decodes[0], target)
+    prefill, decode = (_read_facts(target.of_role(role)[0], target) for role in ("prefill", "decode"))
     model = model_config.load(target.checkpoint)
     sizes = {
         "layers": model.layers,
@@ -108,37 +119,26 @@ def _number(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:.6g}"
 
 
-def _read_facts(url: str, target: CalibrationTarget) -> EngineFacts:
-    for path in ("/server_info", "/get_server_info"):
-        answer = http_client.get(url.rstrip("/") + path, 5.0, key=target.key)
-        if answer.status != 404:
-            break
-    info = peer_json.mapping(answer.json())
-    if not answer.ok or not info:
-        raise NotProbedError(f"{url}{path}: {answer.reason or f'answered {answer.status}'}", "pdctl status")
+def _read_facts(endpoint: Endpoint, target: CalibrationTarget) -> EngineFacts:
+    (engine,) = engine_probe.probe_engines([endpoint], PATIENCE, wanted=(), key=target.key)
+    states = peer_json.mappings(engine.info.get("internal_states"))
 
-    def whole(name: str) -> int:
-        value = peer_json.integer(info.get(name))
-        return value if value is not None and value > 0 else 0
+    def whole(*names: str) -> int:
+        told = (peer_json.integer(place.get(name)) for name in names for place in (engine.info, *states))
+        return next((value for value in told if value is not None and value > 0), 0)
 
-    states = peer_json.mappings(info.get("internal_states"))
-    pool = whole("max_total_num_tokens") or max(
-        (peer_json.integer(one.get("max_total_num_tokens")) or 0 for one in states), default=0
-    )
-    rooms = whole("max_running_requests") or max(
-        (peer_json.integer(one.get("effective_max_running_requests_per_dp")) or 0 for one in states), default=0
-    )
-    context = whole("context_length") or whole("max_req_input_len") or pool
-    if not pool or not context:
-        raise NotProbedError(f"{url}{path} says neither the size of its KV pool nor a context length", "pdctl doctor")
+    pool = whole("max_total_num_tokens")
+    if not pool:
+        why = engine.reason or "/server_info does not say how large its KV pool is"
+        raise NotProbedError(f"{endpoint.url}: {why}", "pdctl doctor")
     return EngineFacts(
-        context_tokens=context,
+        context_tokens=whole("context_length", "max_req_input_len") or pool,
         page_tokens=whole("page_size") or 1,
         pool_tokens=pool,
-        running_rooms=rooms or 64,
-        step_tokens=whole("chunked_prefill_size") or whole("max_prefill_tokens") or 8192,
+        running_rooms=whole("max_running_requests", "effective_max_running_requests_per_dp") or MOST_ROOMS,
+        step_tokens=whole("chunked_prefill_size", "max_prefill_tokens") or pool,
         gpus=(whole("tp_size") or 1) * (whole("pp_size") or 1),
-        kv_dtype=peer_json.text(info.get("kv_cache_dtype")) or "auto",
+        kv_dtype=engine.text("kv_cache_dtype") or "auto",
     )
 
 
@@ -147,6 +147,7 @@ class _Driver:
 
     def __init__(self, target: CalibrationTarget, vocabulary: int, context_tokens: int, rng: random.Random) -> None:
         self.target, self.context_tokens = target, context_tokens
+        self.prefills, self.decodes = target.of_role("prefill"), target.of_role("decode")
         self._span, self._rng = vocabulary - SMALLEST_TOKEN, rng
 
     def ask(self, count: int, prompt_tokens: int, output_tokens: int) -> tuple[TimedAnswer, ...]:
@@ -163,24 +164,24 @@ class _Driver:
         return tuple(SMALLEST_TOKEN + int(self._rng.random() * self._span) for _ in range(count))
 
     def prefill_counters(self) -> tuple[int, float] | None:
-        """Prompt tokens computed and seconds spent on them, over all prefills; None if one does not count them."""
-        tokens, micros = 0, 0
-        for url in self.target.prefills:
-            answer = http_client.get(url.rstrip("/") + "/v1/loads", 5.0, key=self.target.key)
-            if not answer.reached:
-                raise NotProbedError(f"{url}/v1/loads: {answer.reason}", "pdctl status")
-            for load in peer_json.mappings(peer_json.mapping(answer.json()).get("loads")):
-                computed = peer_json.integer(load.get("total_prefill_uncached_tokens"))
-                busy = peer_json.integer(load.get("total_prefill_busy_us"))
-                if computed is None or busy is None:
-                    return None
-                tokens, micros = tokens + computed, micros + busy
-        return tokens, micros / 1e6
+        """Prompt tokens computed and seconds spent on them, over all prefills; None if one does not count them.
+
+        Raise NotProbedError if one does not answer.
+        """
+        tokens, micros = 0.0, 0.0
+        for load in probe_loads(self.prefills, PATIENCE, metrics=False, patience=PATIENCE, key=self.target.key):
+            if not load.heard:
+                raise NotProbedError(f"{load.name} at {load.url}: {load.reason}", "pdctl status")
+            if not {"prefilled_tokens", "prefill_busy_us"} <= load.figures.keys():
+                return None
+            tokens += load.figures["prefilled_tokens"]
+            micros += load.figures["prefill_busy_us"]
+        return int(tokens), micros / 1e6
 
 
 def _measure(driver: _Driver, step_tokens: int, decode_rooms: int, tell: Callable[[str], None]) -> Measurements:
     prompts, first_tokens = [], []
-    driver.ask(2 * len(driver.target.prefills), 16, 4)  # connections and caches
+    driver.ask(2 * len(driver.prefills), 16, 4)  # connections and caches
     for length in _lengths(driver.context_tokens - 2):
         tell(f"prefill: {REPEATS} prompts of {length} tokens")
         steps, waits, computed = [], [], 0
@@ -208,14 +209,14 @@ def _measure_decode(
 ) -> tuple[StepSample, ...]:
     """Rooms in powers of two, of short prompts and of long ones; each generates until the last of them has joined."""
     found: list[StepSample] = []
-    target = driver.target
-    for prompt in (first_tokens[0], first_tokens[max(0, len(first_tokens) - 3)]):
+    long = max((one for one in first_tokens if one.tokens <= LONG_PROMPT), key=lambda one: one.tokens)
+    for prompt in (first_tokens[0], long):
         for rooms in _powers(most_rooms):
-            asked = rooms * len(target.decodes)
+            asked = rooms * len(driver.decodes)
             step = min((one.seconds for one in found), default=prompt.seconds / 4)
-            joining = prompt.seconds * asked / len(target.prefills) / step
+            joining = prompt.seconds * asked / len(driver.prefills) / step
             length = int(prompt.tokens)
-            tokens = min(DECODE_TOKENS + int(1.5 * joining), driver.context_tokens - length - 1)
+            tokens = min(DECODE_TOKENS + int(1.5 * joining), MOST_TOKENS, driver.context_tokens - length - 1)
             tell(f"decode: {rooms} rooms of {length} tokens, {tokens} tokens each")
             if (sample := _decode_sample(driver.ask(asked, length, tokens), rooms, length)) is not None:
                 found.append(sample)

@@ -17,6 +17,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from pdctl.fleet.observations import Endpoint
 from pdctl.fleet.request_timing import TimedAnswer, TimedRequest, send_open_loop
 from pdctl.simulation.calibration import CalibrationTarget, calibrate, write_profile
 from pdctl.simulation.cost_profile import CostProfile, read_profile
@@ -114,7 +115,9 @@ def main() -> None:
 
 
 def compare(deployment: Deployment, asked: argparse.Namespace, prefills: int, decodes: int) -> None:
-    target = CalibrationTarget(deployment.router, deployment.prefills, deployment.decodes, str(TINY))
+    urls = [*(("prefill", url) for url in deployment.prefills), *(("decode", url) for url in deployment.decodes)]
+    engines = tuple(Endpoint(f"{role}-{at}", role, url) for at, (role, url) in enumerate(urls))
+    target = CalibrationTarget(deployment.router, engines, str(TINY))
     if asked.profile:
         profile = read_profile(asked.profile)
     else:
