@@ -90,12 +90,14 @@ TRACES: dict[str, ComparisonCase] = {
     # Lengths and rate of Mooncake's toolagent trace; how much prompts share is ours.
     "toolagent": ComparisonCase("steady:rate=6.6,cv=2,prompt=8596,prompt_cv=1,output=182,prefix=0.5,groups=64"),
 }
-SLOW, FAST = "burst, NIC of 10 Gb/s", "burst, NIC of 400 Gb/s"
+# Over NVLink a load takes 0.06 s, so that nothing is left to gain by computing meanwhile.
+NETWORK, FAST, SLOW = "burst, no NVLink", "burst, no NVLink, NIC of 400 Gb/s", "burst, no NVLink, NIC of 25 Gb/s"
 SHORT, FEW = "burst, answers of 8 tokens", "burst, at most 2 decodes"
 VARIED: dict[str, ComparisonCase] = {
     SHORT: ComparisonCase("burst:rate=12,factor=5,prompt=2048,output=8"),
-    SLOW: ComparisonCase(f"burst:rate=12,factor=5,{LONG}", {"nic_bytes_per_s": 1.25e9}),
-    FAST: ComparisonCase(f"burst:rate=12,factor=5,{LONG}", {"nic_bytes_per_s": 50e9}),
+    NETWORK: ComparisonCase(f"burst:rate=12,factor=5,{LONG}", {"nvlink_bytes_per_s": 0.0}),
+    FAST: ComparisonCase(f"burst:rate=12,factor=5,{LONG}", {"nvlink_bytes_per_s": 0.0, "nic_bytes_per_s": 50e9}),
+    SLOW: ComparisonCase(f"burst:rate=12,factor=5,{LONG}", {"nvlink_bytes_per_s": 0.0, "nic_bytes_per_s": 3.1e9}),
     FEW: ComparisonCase(f"burst:rate=3,factor=5,{LONG}", gpus=4, least=1, most=2),
 }
 LOSSES = ("steady", SHORT, SLOW, FEW)
