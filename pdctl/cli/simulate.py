@@ -94,9 +94,7 @@ def command(
     gate: Annotated[
         bool, option("--gate/--no-gate", help="Lock decodes that are much fuller than the others.")
     ] = False,
-    flips: Annotated[
-        bool, option("--flips/--no-flips", help="Change roles in place, not by a drain and a new load.")
-    ] = True,
+    flips: Annotated[bool, option("--flips/--no-flips", help="Change roles in place, or drain and park first.")] = True,
     one_sender: Annotated[
         bool, option("--one-sender/--many-senders", help="One transfer into a decode at a time, as BlitzScale.")
     ] = False,

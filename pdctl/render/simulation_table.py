@@ -114,6 +114,8 @@ def notes(outcome: SimulationOutcome, term: Term) -> Iterator[str]:
         unserved = one.estimate("unserved").mean
         if unserved:
             said = f"{three(unserved)} of {three(one.estimate('requests').mean or 0)} requests did not end"
+            too_large = one.estimate("too_large").mean
+            said += f"; no replica has room for {three(too_large)} of them" if too_large else ""
             yield from prose(term, f"{one.name}:", said, "yellow")
 
 

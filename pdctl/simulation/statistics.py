@@ -241,6 +241,7 @@ def _figures() -> tuple[StatisticFigure, ...]:
             lambda it: it.run.decode_imbalance),
         row(("requests",), "requests that arrived", lambda it: it.requests),
         row(("unserved",), "those of them that did not end", lambda it: it.unserved),
+        row(("too_large",), "those of them that no replica has room for", lambda it: it.run.not_served),
         row(("length_s",), f"{seconds} of simulated time", lambda it: it.seconds),
     )  # fmt: skip
 

@@ -58,6 +58,16 @@ def test_every_request_of_the_trace_is_counted(tmp_path: Path) -> None:
     assert shorter["policies"][0]["requests"] == 10
 
 
+def test_a_request_that_fits_nowhere_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    sizes = ((100, 5), (900_000, 5))
+    rows = ({"timestamp": 0, "input_length": one, "output_length": two, "hash_ids": []} for one, two in sizes)
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    done = within("simulate", "2p1d", "--trace", file)
+    assert done.returncode == 0, done.stderr
+    assert "static: 1 of 2 requests did not end; no replica has room for 1 of them\n" in done.stdout
+
+
 def test_bad_rows_are_named_or_counted(tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     good = '{"timestamp": 0, "input_length": 100, "output_length": 5, "hash_ids": [1]}'
