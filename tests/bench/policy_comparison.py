@@ -139,7 +139,7 @@ def make_job(row: str, case: ComparisonCase, split: Split, seed: int, given: Com
         policy_settings=own,
         limits=None if row in ("S1", "S2") else Limits(prefill=span, decode=span, gpus=case.gpus),
         loading=one.loading,
-        routing=given.routing,
+        routing=case.routing or given.routing,
         gate=one.gate,
         flips=one.flips,
         seed=seed,
@@ -287,7 +287,8 @@ def write_page(parts: Sequence[str], cases: Mapping[str, ComparisonCase], given:
             results |= found.results
             failures |= found.failures
             changed = "".join(f", {key} = {value:g}" for key, value in case.profile.items())
-            yield f"\n## {name}\n\n`{case.trace}`, {case.gpus} GPUs{changed}\n"
+            routed = f", {case.routing.value}" if case.routing else ""
+            yield f"\n## {name}\n\n`{case.trace}`, {case.gpus} GPUs{changed}{routed}\n"
             yield from table(name, found)
     if failures:
         yield "\n## What failed\n"

@@ -130,7 +130,7 @@ def test_expectations_follow_from_the_figures() -> None:
     assert verdict("0.55 of its", S1=peak, A5={BOTH: 0.981, GPU_TIME: 560.0}).came_out is False
     assert verdict("40 % less", S1=peak, A5={BOTH: 0.981, GPU_TIME: 560.0}).came_out
     late = verdict("0.55 of its", S1=peak, A5={BOTH: 0.90, GPU_TIME: 100.0})
-    assert late == Verdict(False, "A5 is +9.0 points below S1, with 0.10 of its GPU-time")
+    assert late == Verdict(False, "A5 is 9.00 points below S1, with 0.10 of its GPU-time")
     assert verdict("0.55 of its", S1=peak) == Verdict(None, "not run: A5 on burst")
     assert verdict("from disk", A4={TTFT_P99: 2.0}, A1={TTFT_P99: 4.0}).came_out
     assert verdict("from disk", A4={TTFT_P99: 2.1}, A1={TTFT_P99: 4.0}).came_out is False
@@ -140,9 +140,12 @@ def test_expectations_follow_from_the_figures() -> None:
     skewed = {IMBALANCE: 2.0, TBT_P99: 0.05, TTFT_P99: 1.0}
     assert verdict("the gate (A6)", A5=skewed, A6={IMBALANCE: 1.5, TBT_P99: 0.04, TTFT_P99: 1.2}).came_out
     assert verdict("the gate (A6)", A5=skewed, A6=skewed).came_out is False
-    order = {"D1": {GOODPUT: 3.0}, "D2": {GOODPUT: 2.0}, "S1": {GOODPUT: 1.0}}
+    order = {"D1": {GOODPUT: 3.0}, "D2": {GOODPUT: 2.0, EVENTS: 6.0}, "S1": {GOODPUT: 1.0}}
     assert verdict("the order of", **order).came_out
     assert verdict("the order of", **{**order, "S1": {GOODPUT: 2.0}}).came_out is False
+    seldom = verdict("the order of", **{**order, "D2": {GOODPUT: 2.0, EVENTS: 1.0}})
+    assert seldom.came_out is None
+    assert seldom.words.startswith("D2 had 1 scaling events, the trace is too short: ")
     reactive = {row: {GOODPUT: 1.0} for row in REACTIVE}
     best = verdict("a reactive policy", **{**reactive, "W1": {GOODPUT: 2.5}, "S1": {GOODPUT: 1.0}})
     assert best == Verdict(True, "the best, W1, has 2.50 × the goodput per GPU of S1")
