@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pdctl.logs.part import LogPart
     from pdctl.logs.source import Log
     from pdctl.render.term import Term
+    from pdctl.trace.log_groups import LogGroup
 
 Run = option("--run", metavar="RUN", help="Logs of this run of `pdctl launch`; RUN.1: an earlier one.")
 Since = option("--since", metavar="TIME", help="Only lines since then: 2026-11-21T01:34:20, 01:34:20 or -10m.")
@@ -190,12 +191,16 @@ def window_note(library: Library, zone: dt.tzinfo | None) -> str:
 
 def several_deployments(library: Library, verb: str) -> tuple[str, ...]:
     """A note if these are the logs of several deployments, which `verb` reads as if they were one's."""
-    from pdctl.trace.log_groups import contradiction, group_logs  # imported late: a wrong command line needs neither
-    from pdctl.trace.observed_deployment import ObservedDeployment
+    from pdctl.trace.observed_deployment import ObservedDeployment  # imported late: a wrong command line needs neither
 
-    groups = group_logs(library)
-    if len(groups) == 1:
-        clash = contradiction(ObservedDeployment.of(library))
+    directories = {os.path.dirname(part.path) for log in library.logs for part in log.parts[:1]}  # noqa: PTH120
+    groups: Sequence[LogGroup] = ()
+    if len(directories) > 1:
+        from pdctl.trace.log_groups import group_logs  # late: logs of one directory are those of one deployment
+
+        groups = group_logs(library)
+    if len(groups) < 2:
+        clash = ObservedDeployment.of(library).contradiction
         return (f"what follows may be wrong: {clash}",) if clash else ()
     commands = "; ".join(f"pdctl {verb} {shlex.join(map(str, group.directories))}" for group in groups[:DIRECTORIES])
     more = f"; and {len(groups) - DIRECTORIES} more" if len(groups) > DIRECTORIES else ""

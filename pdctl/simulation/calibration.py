@@ -33,8 +33,6 @@ REPEATS = 5  # prompts of each length; their median counts
 DECODE_TOKENS = 48  # tokens that each room generates beside the others
 MOST_TOKENS = 512  # that it generates until all others have joined; if that is too few, the sample is left out
 LONG_PROMPT = 512  # tokens of the longer ones of two kinds of rooms
-LONGEST = 4096  # tokens of context that are measured at most
-MOST_ROOMS = 32  # of one decode
 SMALLEST_TOKEN = 8  # ids below are special in most vocabularies
 
 
@@ -46,6 +44,8 @@ class CalibrationTarget(NamedTuple):
     checkpoint: str
     key: str = ""
     answer_within_s: float = 120.0
+    longest: int = 4096  # tokens of context that are measured at most
+    most_rooms: int = 32  # of one decode
 
     def of_role(self, role: str) -> tuple[Endpoint, ...]:
         """Raise UsageError if there is none."""
@@ -90,9 +90,9 @@ def calibrate(target: CalibrationTarget, base: CostProfile, seed: int, tell: Cal
         "decode_batch_rooms": decode.running_rooms,
         "gpus": decode.gpus,
     }
-    context = min(prefill.context_tokens, decode.context_tokens, LONGEST)
+    context = min(prefill.context_tokens, decode.context_tokens, target.longest)
     driver = _Driver(target, model.vocab, context, random.Random(f"{seed}/calibration"))
-    measured = _measure(driver, prefill.step_tokens, min(MOST_ROOMS, decode.running_rooms), tell)
+    measured = _measure(driver, prefill.step_tokens, min(target.most_rooms, decode.running_rooms), tell)
     found = fit_costs(measured, sizes["kv_bytes_per_token"])
     costs = {name: max(value, SMALLEST) if name == "decode_step_s" else value for name, value in found.costs.items()}
     # The time of a hand-over that is not its bytes is part of request_s.
@@ -135,7 +135,7 @@ def _read_facts(endpoint: Endpoint, target: CalibrationTarget) -> EngineFacts:
         context_tokens=whole("context_length", "max_req_input_len") or pool,
         page_tokens=whole("page_size") or 1,
         pool_tokens=pool,
-        running_rooms=whole("max_running_requests", "effective_max_running_requests_per_dp") or MOST_ROOMS,
+        running_rooms=whole("max_running_requests", "effective_max_running_requests_per_dp") or target.most_rooms,
         step_tokens=whole("chunked_prefill_size", "max_prefill_tokens") or pool,
         gpus=(whole("tp_size") or 1) * (whole("pp_size") or 1),
         kv_dtype=engine.text("kv_cache_dtype") or "auto",
@@ -209,7 +209,8 @@ def _measure_decode(
 ) -> tuple[StepSample, ...]:
     """Rooms in powers of two, of short prompts and of long ones; each generates until the last of them has joined."""
     found: list[StepSample] = []
-    long = max((one for one in first_tokens if one.tokens <= LONG_PROMPT), key=lambda one: one.tokens)
+    most = min(LONG_PROMPT, driver.context_tokens // 2)  # the other half is for what is generated
+    long = max((one for one in first_tokens if one.tokens <= most), key=lambda one: one.tokens)
     for prompt in (first_tokens[0], long):
         for rooms in _powers(most_rooms):
             asked = rooms * len(driver.decodes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from collections import deque
 from multiprocessing import connection, get_context
@@ -156,17 +157,19 @@ def _serve(number: int, job: RunJob, pipe: Connection, parent: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
-    def tell(one: RunProgress) -> None:
-        if os.getppid() != parent:
-            os._exit(1)
-        pipe.send(one)
-
     try:
-        pipe.send(_run(number, job, tell))
+        threading.Thread(target=_leave_with, args=(parent,), name="parent watch", daemon=True).start()
+        pipe.send(_run(number, job, pipe.send))
     except UsageError as error:
         pipe.send(_FailedRun(error.message, error.fix, error.exit_code))
     except Exception as error:  # noqa: BLE001 - the parent says what it was; nobody sees this process
         pipe.send(_failure(error))
+
+
+def _leave_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(TOLD_EVERY)
+    os._exit(1)
 
 
 def _run(number: int, job: RunJob, tell: Callable[[RunProgress], None]) -> FinishedRun:

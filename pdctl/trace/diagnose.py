@@ -22,7 +22,7 @@ from pdctl.trace.deployment_report import (
 )
 from pdctl.trace.joins import AnsweredRequests
 from pdctl.trace.joins import is_counted as counted
-from pdctl.trace.log_groups import contradiction, group_logs
+from pdctl.trace.log_groups import group_logs
 from pdctl.trace.misrouted_prefills import misrouted
 from pdctl.trace.missing_evidence import LOG_REQUESTS, TIME_STATS
 from pdctl.trace.observed_deployment import (
@@ -124,7 +124,7 @@ def diagnose(library: Library) -> Diagnosis:
     return Diagnosis(
         shown, tuple(died), tuple(findings), rest, tally, untold,
         (*_told_to_end(died, lines, tracer.deployment), *library.notes), library.limits, empty,
-        lost_lines=lost, contradiction=contradiction(tracer.deployment),
+        lost_lines=lost, contradiction=tracer.deployment.contradiction,
         clocks=_clocks([*examined, *_one_of_each_pair(tracer, found, examined)]),
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pdctl.engines.identify import Identity
     from pdctl.logs.library import Library
     from pdctl.logs.source import Log
-    from pdctl.trace.observed_deployment import HostPort, ObservedDeployment, ObservedInstance
+    from pdctl.trace.observed_deployment import HostPort
 
 BOTH = frozenset({"prefill", "decode"})
 ROLES = BOTH | {"router"}
@@ -136,30 +136,3 @@ def _as_if_alone(logs: Sequence[Log]) -> tuple[Log, ...]:
     return tuple(
         log._replace(instance=short) if taken[short := log.instance.rpartition("/")[2]] == 1 else log for log in logs
     )
-
-
-def contradiction(deployment: ObservedDeployment) -> str:
-    """Why these cannot be the logs of one deployment; "" if they can.
-
-    Two processes cannot listen at one address at a time: one log is a copy of the other, or of another deployment.
-    """
-    seen: dict[tuple[str, str], ObservedInstance] = {}
-    for one in deployment.instances.values():
-        addresses = [("rank", rank) for rank in sorted(one.ranks)]
-        if one.port is not None and one.role in ROLES:
-            addresses += [("http", f"{host}:{one.port}") for host in sorted(one.hosts - WILDCARDS)]
-        for key in addresses:
-            other = seen.setdefault(key, one)
-            if other is not one and _overlap(one, other):
-                return (
-                    f"{other.name} and {one.name} are logs of two processes at {key[1]} at the same time: one is a "
-                    "copy of the other, or they are of two deployments; leave one out, or give each deployment a "
-                    "directory of its own"
-                )
-    return ""
-
-
-def _overlap(one: ObservedInstance, other: ObservedInstance) -> bool:
-    if not (one.started and other.started) or one.last is None or other.last is None:
-        return False
-    return one.started[0] < other.last and other.started[0] < one.last

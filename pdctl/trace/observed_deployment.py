@@ -142,6 +142,27 @@ class ObservedDeployment:
             found.update(rank * (2**63 // ranks) + rank % width for rank in range(ranks))
         return frozenset(found)
 
+    @cached_property
+    def contradiction(self) -> str:
+        """Why these cannot be the logs of one deployment; "" if they can.
+
+        Two processes cannot listen at one address at a time: one log is a copy of the other, or of another deployment.
+        """
+        seen: dict[tuple[str, str], ObservedInstance] = {}
+        for one in self.instances.values():
+            addresses = [("rank", rank) for rank in sorted(one.ranks)]
+            if one.port is not None and one.role in ("prefill", "decode", "router"):
+                addresses += [("http", f"{host}:{one.port}") for host in sorted(one.hosts - WILDCARDS)]
+            for key in addresses:
+                other = seen.setdefault(key, one)
+                if other is not one and _overlap(one, other):
+                    return (
+                        f"{other.name} and {one.name} are logs of two processes at {key[1]} at the same time: one is a "
+                        "copy of the other, or they are of two deployments; leave one out, or give each deployment a "
+                        "directory of its own"
+                    )
+        return ""
+
     def at_url(self, url: str) -> ObservedInstance | None:
         """The engine that serves HTTP at `url`, if exactly one log can be that engine's."""
         address = parse_address(url)
@@ -397,3 +418,9 @@ def is_mixed(log: Log, identity: Identity) -> bool:
 
 def mixed_logs(library: Library) -> frozenset[str]:
     return frozenset(log.instance for log in library.logs if is_mixed(log, library.identity(log)))
+
+
+def _overlap(one: ObservedInstance, other: ObservedInstance) -> bool:
+    if not (one.started and other.started) or one.last is None or other.last is None:
+        return False
+    return one.started[0] < other.last and other.started[0] < one.last

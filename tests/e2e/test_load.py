@@ -102,7 +102,7 @@ def test_advice_under_a_burst_and_again_from_its_record(deployment: Deployment, 
     }[by]
     record = tmp_path / "fleet.jsonl"
     words = ("--count", "5", "--interval", "1s", "--timeout", "20s", "--record", str(record))
-    with burst(deployment, clients=8, tokens=60):
+    with burst(deployment, clients=4, tokens=12):  # short ones: some must end between two looks
         live = deployment.pdctl("autoscale", "advise", *fleet, *words, "-o", "jsonl").stdout
     told = [json.loads(line) for line in live.splitlines()]
     assert [one["notes"] for one in told] == [[]] * 5
@@ -112,7 +112,7 @@ def test_advice_under_a_burst_and_again_from_its_record(deployment: Deployment, 
     assert max(one.get("measured", {}).get("requests_per_s", 0) for one in seen) > 0
     assert seen[-1]["prefill_tokens_per_s"] > 0
     assert seen[-1]["kv_ingress_tokens_per_s"] > 0
-    assert seen[-1]["measured"]["output_tokens"] == 60
+    assert seen[-1]["measured"]["output_tokens"] == 12
     names = [one["policy"] for one in told[-1]["decisions"]] + [one["policy"] for one in told[-1]["undecided"]]
     assert set(names) == {"blitz", "thresholds", "ratio", "static", "dynamo-load", "dynamo-throughput", "wva", "kpa"}
     assert len(told[-1]["decisions"]) == 8, told[-1]["undecided"]
