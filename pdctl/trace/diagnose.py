@@ -24,7 +24,6 @@ from pdctl.trace.joins import AnsweredRequests
 from pdctl.trace.joins import is_counted as counted
 from pdctl.trace.log_groups import group_logs
 from pdctl.trace.misrouted_prefills import misrouted
-from pdctl.trace.missing_evidence import LOG_REQUESTS, TIME_STATS
 from pdctl.trace.observed_deployment import (
     SEPARATE,
     parse_address,
@@ -43,7 +42,7 @@ from pdctl.trace.proven_deaths import (
 from pdctl.trace.room import BROKEN, MissingEvidence
 from pdctl.trace.room_events import left_on_purpose, lost_lines
 from pdctl.trace.summaries import room_summaries
-from pdctl.trace.tracer import WHOLE, Tracer
+from pdctl.trace.tracer import LOG_REQUESTS, TIME_STATS, WHOLE, Tracer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

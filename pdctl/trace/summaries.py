@@ -15,11 +15,10 @@ from pdctl.trace.case import Case
 from pdctl.trace.causes import bootstrap_lookups, client_requests
 from pdctl.trace.deployment_report import SourceKind, kind_of
 from pdctl.trace.joins import NO_ATTEMPT
-from pdctl.trace.missing_evidence import LOG_REQUESTS, TIME_STATS
 from pdctl.trace.proven_deaths import proven_deaths, shows_death
 from pdctl.trace.room import BROKEN, RoomOutcome, RoomSummary
 from pdctl.trace.room_events import RoomEvents, is_canary, left_on_purpose, lost_lines, rid_of, rooms_of
-from pdctl.trace.tracer import WHOLE, Tracer
+from pdctl.trace.tracer import LOG_REQUESTS, TIME_STATS, WHOLE, Tracer
 from pdctl.trace.verdict import CLIENT_LEFT, open_until, outcome, phase_reached
 
 if TYPE_CHECKING:
