@@ -96,7 +96,7 @@ class SimulatedFleet(LiveLoading):
             self._prefills.drop(replica.number)
             self._idle.pop(replica.number, None)
         if not replica.takes_kv:
-            self._decodes.drop(replica.number)
+            self.decodes.drop(replica.number)
             self._move_promised(now_ns, replica)
         if row.event is ReplicaEvent.FLUSHED:
             self._keep_rooms(now_ns, replica)

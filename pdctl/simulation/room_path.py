@@ -15,7 +15,7 @@ from pdctl.simulation.fleet_shape import FirstTokenFrom, RequestRouting
 from pdctl.simulation.kernel import SECOND, EventClass, Kernel, LoggedEvent
 from pdctl.simulation.network import Network
 from pdctl.simulation.prefill import PrefillCosts
-from pdctl.simulation.replica_choice import NOBODY, LeastLoadedReplica, ReplicaInTurn
+from pdctl.simulation.replica_choice import NOBODY, LeastLoadedReplica, ReplicaInTurn, UngatedReplica
 from pdctl.simulation.replicas import ReplicaStates, SimulatedReplica
 from pdctl.simulation.request_rows import RequestRows
 from pdctl.simulation.weight_loads import FleetLinks, WeightLoads
@@ -57,7 +57,9 @@ class RoomPath:
         self._idle: dict[int, None] = {}  # prefills that wait for the shared queue
         placement = ReplicaInTurn if settings.routing is RequestRouting.ROUND_ROBIN else LeastLoadedReplica
         self._prefills: ReplicaChoice = placement(shape.replicas)
-        self._decodes: ReplicaChoice = placement(shape.replicas)
+        self.decodes: ReplicaChoice = placement(shape.replicas)
+        if settings.gate:
+            self.decodes = UngatedReplica(self.decodes, self.decode_used, self._gated)
         self._senders: dict[int, None] = {}  # prefills whose KV cache finds no decode, in order
         self._flows: dict[int, int] = {}  # the room of each flow of KV cache
         most, own = shape.decode.kv_blocks, shape.prefill.kv_blocks
@@ -77,7 +79,7 @@ class RoomPath:
         self._prefix_tokens, self._page_tokens = trace.prefix_block_tokens, shape.prefill.block_tokens
         self._write = kernel.log.write
         self._nvlink = shape.prefill.nvlink_bytes_per_s > 0
-        self._gate, self._one_sender = settings.gate, settings.one_sender
+        self._one_sender = settings.one_sender
         handlers = kernel.handlers
         handlers[EventClass.ARRIVAL] = self._arrive
         handlers[EventClass.PASS_ENDS] = self._pass_ends
@@ -144,13 +146,13 @@ class RoomPath:
 
     def _give_decode(self, now_ns: int, room: int) -> None:
         """Choose the room's decode; memory for it is set aside there now or when there is some."""
-        number = self._choose_decode() if self._gate else self._decodes.choose()
+        number = self.decodes.choose()
         decode = self.replicas[number]
         requests = self.requests
         requests.decode[room] = number
         decode.promised[room] = None
         decode.demand += requests.blocks[room]
-        self._decodes.put(number, decode.demand)
+        self.decodes.put(number, decode.demand)
         if decode.without_pages or not self._fits(decode, room):
             if decode.without_pages is None:
                 decode.without_pages = deque()
@@ -158,23 +160,12 @@ class RoomPath:
         else:
             self._reserve(now_ns, decode, room)
 
-    def _choose_decode(self) -> int:
-        """The least loaded or the next one; with the gate none that is too full, as long as another one is there."""
-        first = number = self._decodes.choose()
-        if self._gate and number != NOBODY:
-            for _ in range(len(self._decodes) - 1):
-                if not self._gated(self.replicas[number]):
-                    return number
-                number = self._decodes.choose()
-                if number == first:
-                    break
-        return first
-
-    def _gated(self, decode: SimulatedReplica) -> bool:
-        """Whether it uses more than twice the mean of all decodes, and more than half of what it has."""
-        used = self.decode_used[decode.number]
+    def _gated(self, number: int) -> bool:
+        """Whether a decode uses more than twice the mean of all, and more than half of what it has: never all do."""
+        used = self.decode_used[number]
         decodes = self.states.counts[ReplicaState.DECODE]
-        return used * decodes > 2 * (self.used_blocks - self.prefill_blocks) and 2 * used > decode.capacity
+        above = used * decodes > 2 * (self.used_blocks - self.prefill_blocks)
+        return above and 2 * used > self.replicas[number].capacity
 
     def _fits(self, decode: SimulatedReplica, room: int) -> bool:
         return decode.slots < self._slots and decode.used + self.requests.blocks[room] <= decode.capacity
@@ -307,7 +298,7 @@ class RoomPath:
         """Shared queue: find decodes for what waits on a prefill, in order."""
         outbox, requests = source.outbox, self.requests
         while outbox and not (self._one_sender and source.sending):
-            number = self._choose_decode()
+            number = self.decodes.choose()
             decode = self.replicas[number] if number != NOBODY else None
             self.states.decode_scarce = decode is None or not self._fits(decode, outbox[0])
             if decode is None or not self._fits(decode, outbox[0]):
@@ -324,9 +315,9 @@ class RoomPath:
         """Say the load of a decode; it is none to choose where it may not be sent to now."""
         taken = self._shared and (decode.slots >= self._slots or (self._one_sender and decode.senders))
         if decode.takes_kv and not taken:
-            self._decodes.put(decode.number, decode.demand)
+            self.decodes.put(decode.number, decode.demand)
         else:
-            self._decodes.drop(decode.number)
+            self.decodes.drop(decode.number)
 
     def _send(self, now_ns: int, room: int) -> None:
         """Begin the transfer of what is computed of a room and not sent yet. Its decode has its memory."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,12 @@ from pdctl.replica.transitions import Trigger
 from pdctl.simulation.fleet import SimulatedFleet
 from pdctl.simulation.fleet_shape import FirstTokenFrom, FleetShape, RequestRouting, SimulationSettings
 from pdctl.simulation.kernel import SECOND, EventClass, Kernel, LoggedEvent
+from pdctl.simulation.replica_choice import NOBODY
 from pdctl.simulation.replicas import SPENT_ON
 from pdctl.simulation.request_trace import RequestTrace, TraceRequest
 from pdctl.simulation.run import simulate
 from pdctl.simulation.scaling import ScalingLoop
+from pdctl.simulation.synthetic import make_request_trace
 from pdctl.simulation.weight_loads import LoadPlan
 from tests.cases import for_each
 from tests.simulation.fleets import poisson, profile
@@ -76,6 +79,7 @@ class CheckedFleet:
 
     def __init__(self, shape: FleetShape, trace: RequestTrace, settings: SimulationSettings) -> None:
         self.records: list[Sequence[int]] = []
+        self.chosen = 0  # decodes, under the gate
         self.kernel = Kernel()
         write = self.kernel.log.write
 
@@ -88,6 +92,9 @@ class CheckedFleet:
 
         self.kernel.log.write = keep
         self.fleet = SimulatedFleet(shape, trace, settings, self.kernel)
+        if settings.gate:
+            choose, self.fleet.decodes.choose = self.fleet.decodes.choose, self.choose_decode  # type: ignore[method-assign]
+            self.choose_ungated = choose
         self.scaling = ScalingLoop(self.fleet, settings)
         self.limits = settings.limits
         self.one_sender = settings.one_sender
@@ -95,6 +102,15 @@ class CheckedFleet:
             self.kernel.handlers[kind] = self.checked(self.kernel.handlers[kind])
         self.fleet.begin()
         self.kernel.run(10**15)
+
+    def choose_decode(self) -> int:
+        number = self.choose_ungated()
+        decodes = [one.number for one in self.fleet.replicas if one.state is ReplicaState.DECODE]
+        used = self.fleet.decode_used
+        gated = 2 * max(sum(used) / len(decodes), self.fleet.shape.decode.kv_blocks / 4)
+        assert number == NOBODY or used[number] <= gated, "V14: a gated decode is chosen"
+        self.chosen += number != NOBODY
+        return number
 
     def source(self, room: int) -> SimulatedReplica:
         return self.fleet.replicas[self.fleet.requests.source[room]]
@@ -174,6 +190,7 @@ def check_run(seed: int, policy: ScalingPolicyName, loading: LoadPlan) -> int:
     run = simulate(shape, trace, settings)
     assert run.digest == simulate(shape, trace, settings).digest, "V18"
     assert run.events == len(found.records)
+    assert found.chosen or not settings.gate
     spent = [0, 0, 0]
     since: dict[int, tuple[ReplicaState, int]] = {
         number: (
@@ -211,3 +228,15 @@ def test_invariants_hold_while_blitz_scales(loading: LoadPlan) -> None:
 def test_invariants_hold_under_every_other_policy(policy: ScalingPolicyName) -> None:
     for seed in range(20, 22):
         check_run(seed, policy, LoadPlan.LIVE if seed % 2 else LoadPlan.PEER)
+
+
+def test_no_decode_is_chosen_while_it_is_gated() -> None:
+    """V14, where a tenth of the answers are many times as long as the others."""
+    trace = make_request_trace("decode-skew:rate=12,long=0.1,longer=30,duration=60,output=40,prompt=200", 4)
+    one = profile(kv_blocks=150, decode_batch_rooms=12)
+    settings = SimulationSettings(
+        routing=RequestRouting.ROUND_ROBIN, limits=Limits(prefill=(1, 6), decode=(1, 6), gpus=10)
+    )
+    shape = FleetShape(2, 5, 7, one, one)
+    CheckedFleet(shape, trace, replace(settings, gate=True)).check_end()
+    assert simulate(shape, trace, settings).digest != simulate(shape, trace, replace(settings, gate=True)).digest

@@ -6,17 +6,32 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pdctl.policy import ScalingPolicyName
 from pdctl.policy.constraints import Limits
+from pdctl.simulation.fleet import SimulatedFleet
 from pdctl.simulation.fleet_shape import FirstTokenFrom, FleetShape, RequestRouting, SimulationSettings
+from pdctl.simulation.kernel import Kernel
 from pdctl.simulation.run import simulate
 from pdctl.simulation.weight_loads import LoadPlan
 from tests.cases import for_each
 from tests.simulation.fleets import given, poisson, profile, shape
 
 MS = 10**6
+if TYPE_CHECKING:
+    from pdctl.simulation.request_trace import RequestTrace
+
 ROUTINGS = [RequestRouting.LEAST_TOKENS, RequestRouting.ROUND_ROBIN, RequestRouting.SHARED_QUEUE]
+
+
+def run_fleet(shape: FleetShape, trace: RequestTrace, settings: SimulationSettings) -> SimulatedFleet:
+    kernel = Kernel()
+    fleet = SimulatedFleet(shape, trace, settings, kernel)
+    fleet.begin()
+    kernel.run(10**15)
+    assert fleet.finished
+    return fleet
 
 
 @for_each("routing", ROUTINGS)
@@ -77,6 +92,19 @@ def test_a_request_that_fits_nowhere_is_not_served_and_the_others_are() -> None:
     assert run.not_served == 1
     assert run.requests.first_token_ns[1] == run.requests.end_ns[1] == -1
     assert min(run.requests.end_ns[0], run.requests.end_ns[2]) > 0
+
+
+@for_each("routing", ROUTINGS)
+def test_the_gate_keeps_rooms_away_from_a_decode_that_is_much_fuller(routing: RequestRouting) -> None:
+    """One of 60 blocks, and small ones that fill the two slots of each other decode: the next wait for those."""
+    fleet = shape(decodes=3, kv_blocks=100, decode_batch_rooms=2)
+    trace = given((0.0, 640, 3200), *[(0.0, 10, 50)] * 140)
+    open_, gated = (
+        run_fleet(fleet, trace, SimulationSettings(routing=routing, gate=gate)).requests.decode
+        for gate in (False, True)
+    )
+    assert open_[0] in open_[1:]
+    assert gated[0] not in gated[1:]
 
 
 @for_each("use", [0.3, 0.6])
