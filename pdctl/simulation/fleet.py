@@ -35,8 +35,8 @@ class SimulatedFleet(LiveLoading):
         super().__init__(shape, trace, settings, kernel)
         kernel.handlers[EventClass.TIMER] = self._timer
         kernel.handlers[EventClass.LOAD_BEGINS] = self._begin_loads
-        self.startup_s: float | None = None  # of the last replica that was loaded: from its order to its role
-        self._ordered_ns: dict[int, int] = {}  # when each replica that loads was told to
+        self.startup_s: float | None = None  # of the last replica that was loaded: from its order until it serves
+        self._ordered_ns: dict[int, int] = {}  # when each replica that does not serve yet was told to load
         self._to_load: deque[int] = deque()  # replicas that are not loading yet, in the order in which they will begin
         self._start_ns = round(shape.prefill.start_s * SECOND)
         for replica in self.replicas[: shape.prefills + shape.decodes]:
@@ -86,7 +86,6 @@ class SimulatedFleet(LiveLoading):
             self._write((now_ns, LoggedEvent.WEIGHTS_ARRIVED, layers, number))
             self.layers_came(now_ns, number, layers)
             if layers == self.shape.prefill.layers:
-                self.startup_s = (now_ns - self._ordered_ns.pop(number)) / SECOND
                 self.states.happen(now_ns, replica, ReplicaEvent.LOADED)
             self.advance_live(now_ns, number)
 
@@ -106,13 +105,15 @@ class SimulatedFleet(LiveLoading):
         elif state is ReplicaState.SHUTTING_NULL:
             self.kernel.schedule(now_ns + self._park_ns, EventClass.TIMER, replica.number, replica.stay)
         elif state is ReplicaState.INACTIVE:
-            replica.layers, replica.cache = 0, None
+            replica.layers, replica.cache, replica.role = 0, None, CountsAs.NEITHER
             self.loads.keep_warm(now_ns, replica.number)
         if row.source is ReplicaState.INACTIVE:
             self._ordered_ns[replica.number] = now_ns
             self._to_load.append(replica.number)
-        elif state in (ReplicaState.AUS_PREFILL, ReplicaState.AUS_DECODE) and STATES[state].counts_as is replica.role:
-            replica.flipped_ns = now_ns  # it comes back to the role it had
+        elif state in CHANGES_ROLE and replica.role in (CountsAs.NEITHER, STATES[state].counts_as):
+            replica.flipped_ns = now_ns  # its first role since it was loaded, or the one it had
+        if STATES[state].serves and replica.number in self._ordered_ns:
+            self.startup_s = (now_ns - self._ordered_ns.pop(replica.number)) / SECOND
         if replica.settles:
             self.settle(now_ns, replica)
 

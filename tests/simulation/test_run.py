@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 
 from pdctl.policy import ScalingPolicyName
 from pdctl.policy.constraints import Limits
+from pdctl.policy.orders import ReplicaOrder
+from pdctl.replica.states import ReplicaState
+from pdctl.replica.transitions import ReplicaEvent
 from pdctl.simulation.fleet import SimulatedFleet
 from pdctl.simulation.fleet_shape import FirstTokenFrom, FleetShape, RequestRouting, SimulationSettings
-from pdctl.simulation.kernel import Kernel
+from pdctl.simulation.kernel import EventClass, Kernel
 from pdctl.simulation.run import simulate
 from pdctl.simulation.weight_loads import LoadPlan
 from tests.cases import for_each
@@ -161,6 +164,51 @@ def test_a_run_has_the_same_digest_on_every_python() -> None:
     fleet = shape(3, 5, decode_token_s=3e-8, decode_room_s=1e-5, prefill_square_s=1e-10, handover_s=0.001)
     digests = [simulate(fleet, poisson(500, 30.0, 7), SimulationSettings(routing=one)).digest[:16] for one in ROUTINGS]
     assert digests == ["7ccfef04307ba781", "4b3ac5d267320471", "8bf229db55debbaf"]
+
+
+def test_a_change_of_role_takes_its_time_and_a_load_or_a_return_to_the_old_role_none() -> None:
+    """0.1 s to start, 1 s for 1 GB, 0.5 s for a flip; the time to start is until the replica serves."""
+    event = ReplicaEvent
+    orders = [
+        (1, 4, event.LOAD_DECODE),
+        (1, 5, event.LOAD_PREFILL),
+        (5, 4, event.DRAIN),
+        (6, 4, event.REUSE_AS_DECODE),
+        (7, 4, event.DRAIN),
+        (8, 4, event.REUSE_AS_PREFILL),
+        (10, 4, event.MUTATE_TO_DECODE),
+        (12, 5, event.DRAIN),
+        (13, 5, event.UNLOAD),
+        (14, 5, event.LOAD_DECODE),
+    ]
+    kernel = Kernel()
+    settings = SimulationSettings(park_s=100.0)
+    fleet = SimulatedFleet(shape(2, 2, 6, start_s=0.1, flip_s=0.5), given((20.0, 10, 2)), settings, kernel)
+    started: list[float | None] = []
+
+    def order(now_ns: int, at: int, _token: int) -> None:
+        started.append(fleet.startup_s)
+        fleet.perform(now_ns, [ReplicaOrder(orders[at][1], orders[at][2])])
+
+    kernel.handlers[EventClass.DECISION] = order
+    for at, (second, _, _) in enumerate(orders):
+        kernel.schedule(second * 1000 * MS, EventClass.DECISION, at)
+    fleet.begin()
+    kernel.run(10**15)
+    serving = (ReplicaState.PREFILL, ReplicaState.DECODE)
+    served = [
+        (one.time_ns // MS, one.replica, one.target.value) for one in fleet.states.changes if one.target in serving
+    ]
+    assert sorted(served) == [
+        (2100, 4, "decode"),
+        (2100, 5, "prefill"),
+        (6000, 4, "decode"),
+        (8500, 4, "prefill"),
+        (10500, 4, "decode"),
+        (15100, 5, "decode"),
+    ]
+    assert started == [None, None] + [1.1] * 8
+    assert fleet.startup_s == 1.1
 
 
 def test_a_live_load_may_end_while_a_layer_of_a_batch_that_was_handed_over_is_computed() -> None:
