@@ -30,6 +30,9 @@ MEMBERS = ("limits", "rates", "settings")
 LEAST_KEPT = 60.0  # seconds of looks that are kept for the policies
 MOST_REPLICAS_KEPT = 10**6  # in all observations that are kept
 LARGEST_LINE = 64 << 20  # bytes of one line of a record
+# What to do about a file that is something else than was asked for.
+SETTINGS = "settings are a JSON object of `limits`, `settings` and `rates`: docs/autoscale.md"
+RECORDED, NO_LOOK = "give a file of --record", "remove the line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +159,10 @@ def read_settings(data: bytes, file: str, policies: tuple[ScalingPolicyName, ...
 
     `policies`: those asked; None for those that the record names.
     """
-    members, place = parse_object(data, file), JsonPlace(file)
+    members, place = parse_object(data, file, SETTINGS if policies is not None else RECORDED), JsonPlace(file)
     schema, named = members.pop("schema", None), members.pop("policies", None)
     if policies is None and schema != RECORD:
-        raise UsageError(f"{file} is no record: its first line has no `schema` {RECORD}", "give a file of --record")
+        raise UsageError(f"{file} is no record: its first line has no `schema` {RECORD}", RECORDED)
     for member in members:
         if member not in MEMBERS:
             fix = hint(member, MEMBERS) or f"its members are {', '.join(MEMBERS)}"
@@ -189,16 +192,14 @@ def read_looks(lines: Iterable[tuple[int, bytes]], file: str) -> Iterator[FleetR
     last = None
     for at_line, line in lines:
         place = JsonPlace(f"{file}:{at_line}")
-        members = parse_object(line, place.file)
+        members = parse_object(line, place.file, NO_LOOK)
         at, seen, notes = members.get("at"), members.get("observation"), members.get("notes")
         if not isinstance(at, str) or not isinstance(notes, list) or not all(isinstance(one, str) for one in notes):
-            raise UsageError(
-                f"{place} is no look at a fleet: it needs `at`, `observation` and `notes`", "remove the line"
-            )
+            raise UsageError(f"{place} is no look at a fleet: it needs `at`, `observation` and `notes`", NO_LOOK)
         observation = None
         if seen is not None:
             if not isinstance(seen, dict):
-                raise UsageError(f"{place.member('observation')} is {said(seen)}, not an object", "remove the line")
+                raise UsageError(f"{place.member('observation')} is {said(seen)}, not an object", NO_LOOK)
             observation = read_observation(seen, place.member("observation"), ())
             if last is not None and observation.time_s <= last:
                 raise UsageError(
@@ -218,7 +219,7 @@ def split_lines(chunks: Iterable[bytes], file: str) -> Iterator[tuple[int, bytes
             number += 1
             yield number, line
         if len(rest) > LARGEST_LINE:
-            raise UsageError(f"{file}:{number + 1} is longer than {LARGEST_LINE >> 20} MiB", "give a file of --record")
+            raise UsageError(f"{file}:{number + 1} is longer than {LARGEST_LINE >> 20} MiB", RECORDED)
 
 
 def as_members(record: Any) -> dict[str, object]:  # noqa: ANN401 - any record of figures

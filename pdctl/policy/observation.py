@@ -300,8 +300,8 @@ class JsonPlace(NamedTuple):
         return f"{self.file}: `{self.path}`" if self.path else self.file
 
 
-def parse_object(data: bytes, file: str) -> dict[str, object]:
-    """The JSON object that the file is. Raise UsageError."""
+def parse_object(data: bytes, file: str, shape: str = SHAPE) -> dict[str, object]:
+    """The JSON object that the file is. Raise UsageError, whose fix is `shape` where the file is something else."""
 
     def members(pairs: list[tuple[str, object]]) -> dict[str, object]:
         twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
@@ -316,13 +316,13 @@ def parse_object(data: bytes, file: str) -> dict[str, object]:
         raise UsageError(f"{file}: byte {error.start + 1} is not UTF-8", "save the file as UTF-8") from None
     except json.JSONDecodeError as error:
         if not text.strip():
-            raise UsageError(f"{file} is empty", SHAPE) from None
+            raise UsageError(f"{file} is empty", shape) from None
         words = error.msg[:1].lower() + error.msg[1:]
         raise UsageError(f"{file}:{error.lineno}:{error.colno}: not JSON: {words}", "mend the file there") from None
     except RecursionError:
-        raise UsageError(f"{file}: nested too deep to be read", "an observation has three levels") from None
+        raise UsageError(f"{file}: nested too deep to be read", shape) from None
     if not isinstance(value, dict):
-        raise UsageError(f"{file} is {said(value)}, not an object", SHAPE)
+        raise UsageError(f"{file} is {said(value)}, not an object", shape)
     return value
 
 

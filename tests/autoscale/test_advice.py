@@ -184,6 +184,18 @@ def test_what_is_wrong_with_a_record_is_said_with_its_line(what: str) -> None:
     assert error.value.fix
 
 
+@for_each("data", [b"", b"[]", b"[" * 100_000])
+def test_a_file_that_is_no_object_is_told_what_it_should_be(data: bytes) -> None:
+    """Not what an observation is."""
+    with pytest.raises(UsageError) as error:
+        read_settings(data, "s.json", ADVISERS)
+    assert error.value.fix == "settings are a JSON object of `limits`, `settings` and `rates`: docs/autoscale.md"
+    for before, fix in ((b"", "give a file of --record"), (f"{GOOD}\n".encode(), "remove the line")):
+        with pytest.raises(UsageError) as error:
+            replayed(b"%s%s\n" % (before, data))
+        assert error.value.fix == fix
+
+
 def test_policies_are_chosen_by_name() -> None:
     assert choose_policies("") == ADVISERS
     assert choose_policies("kpa, blitz,kpa") == (ScalingPolicyName.KPA, ScalingPolicyName.BLITZ)

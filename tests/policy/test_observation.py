@@ -96,7 +96,7 @@ BROKEN: list[tuple[object, str, str]] = [
     (b"", "f.json is empty", "an observation is a JSON object: docs/autoscale.md"),
     (b'{"prefills": 2', "f.json:1:15: not JSON: expecting ',' delimiter", "mend the file there"),
     (b'{\n "prefills" 2}', "f.json:2:13: not JSON: expecting ':' delimiter", "mend the file there"),
-    (b"[" * 100_000, "f.json: nested too deep to be read", "an observation has three levels"),
+    (b"[" * 100_000, "f.json: nested too deep to be read", "an observation is a JSON object: docs/autoscale.md"),
     (b'{"a": "\xff"}', "f.json: byte 8 is not UTF-8", "save the file as UTF-8"),
     ([GOOD], "f.json is a list of 1, not an object", "an observation is a JSON object: docs/autoscale.md"),
     (b'{"decodes": 1, "decodes": 2}', "f.json: `decodes` stands twice in one object", "keep one of them"),
