@@ -17,6 +17,7 @@ from pdctl.simulation.zigzag import LivePrefill
 if TYPE_CHECKING:
     from pdctl.replica.transitions import Transition
     from pdctl.simulation.fleet_shape import FleetShape, SimulationSettings
+    from pdctl.simulation.prefill import PromptBatch
     from pdctl.simulation.replicas import SimulatedReplica
     from pdctl.simulation.request_trace import RequestTrace
 
@@ -25,7 +26,7 @@ class LiveLoading(RoomPath):
     def __init__(self, shape: FleetShape, trace: RequestTrace, settings: SimulationSettings, kernel: Kernel) -> None:
         super().__init__(shape, trace, settings, kernel)
         kernel.handlers[EventClass.LAYER_ENDS] = self._layer_ends
-        self._live: dict[int, LivePrefill[list[int]]] = {}  # new prefills, the longest loading first
+        self._live: dict[int, LivePrefill[PromptBatch]] = {}  # new prefills, the longest loading first
         self._waiting_olds: dict[int, None] = {}  # old prefills that found nothing to take over
 
     def pair(self, now_ns: int, replica: SimulatedReplica, row: Transition) -> None:
@@ -58,7 +59,6 @@ class LiveLoading(RoomPath):
             return
         end_ns = live.begin_layer(now_ns)
         if end_ns is not None:
-            self.prefill_busy_ns += end_ns - now_ns
             self.kernel.schedule(end_ns, EventClass.LAYER_ENDS, number)
         replica.parked = len(live.batches)
         if live.loaded and not replica.parked and now_ns >= live.busy_until_ns:  # not with a layer of one handed over
@@ -71,10 +71,13 @@ class LiveLoading(RoomPath):
         live, replica = self._live.get(number), self.replicas[number]
         if live is None:  # the layer of a batch that was handed over ended at the moment at which all was over
             return
-        for room in live.end_layer(now_ns) or ():
-            self.computed_tokens += self.requests.prompt[room]
-            self.requests.computed[room] = self.requests.prompt[room]
-            self._prompt_computed(now_ns, replica, room)
+        done = live.end_layer(now_ns)
+        if done is not None:
+            self.computed_tokens += done.tokens
+            self.prefill_busy_ns += done.spent_ns
+            for room in done.rooms:
+                self.requests.computed[room] = self.requests.prompt[room]
+                self._prompt_computed(now_ns, replica, room)
         self._begin_pass(now_ns, replica)
 
     def _begin_pass(self, now_ns: int, prefill: SimulatedReplica) -> None:
@@ -89,10 +92,10 @@ class LiveLoading(RoomPath):
         assert passes is not None
         self._starting = prefill
         while prefill.takes_requests and live.room(now_ns):
-            rooms, spent = passes.take_whole(self.requests.prompt, self._start_prompt)
-            if not rooms:
+            batch = passes.take_whole(self.requests.prompt, self._start_prompt)
+            if not batch.rooms:
                 break
-            live.admit(rooms, spent)
+            live.admit(batch, batch.spent_ns)
         if self._shared and not passes.queue and prefill.takes_requests:
             self._idle[prefill.number] = None
         self.advance_live(now_ns, prefill.number)
@@ -100,16 +103,19 @@ class LiveLoading(RoomPath):
     def _relay(self, now_ns: int, old: SimulatedReplica) -> None:
         """Take over what the new prefill that loads longest has parked; without any, wait for it or be let go."""
         for number, live in self._live.items():
-            most = max((self._blocks_of(one.batch) for one in live.batches), default=0)
+            most = max((self._blocks_of(one.batch.rooms) for one in live.batches), default=0)
             handed = live.relay(now_ns) if old.used + most <= old.capacity else None
             if handed is None:
                 continue
             new, passes = self.replicas[number], old.passes
             assert passes is not None
-            for room in handed.batch:
+            passes.tokens, passes.spent_ns = (
+                handed.batch.tokens,
+                handed.batch.spent_ns,
+            )  # of all layers
+            for room in handed.batch.rooms:
                 self._hand_over(new, old, room, handed.layer)
                 passes.parts.append((room, 0, self.requests.prompt[room], True))
-            self.prefill_busy_ns += handed.left_ns
             self.kernel.schedule(handed.at_ns + handed.left_ns, EventClass.PASS_ENDS, old.number)
             old.relay_empty = False
             self._begin_pass(now_ns, new)

@@ -43,22 +43,32 @@ class PrefillCosts(NamedTuple):
         )
 
 
+class PromptBatch(NamedTuple):
+    """Whole prompts that are computed together: the tokens that are not in the prefix cache, and what they take."""
+
+    rooms: list[int]
+    tokens: int
+    spent_ns: int
+
+
 class PromptPasses:
     """`queue` may be one that all prefills of a fleet share.
 
     `parts` are those of the pass under way, empty if none is: (room, tokens of its prompt before, tokens in the pass,
-    whether the prompt is complete with them).
+    whether the prompt is complete with them). `tokens` and `spent_ns` are what it computes and takes in all: they count
+    together when it ends, so that a rate is right however short the time it is measured over.
 
     `start` is asked for each room that begins: it gives the tokens found in the prefix cache, or -1 if there is no
     memory for the room yet.
     """
 
-    __slots__ = ("_cut", "costs", "parts", "queue")
+    __slots__ = ("_cut", "costs", "parts", "queue", "spent_ns", "tokens")
 
     def __init__(self, costs: PrefillCosts, queue: deque[int]) -> None:
         self.costs = costs
         self.queue = queue
         self.parts: list[tuple[int, int, int, bool]] = []
+        self.tokens = self.spent_ns = 0
         self._cut: tuple[int, int] | None = None  # the room that goes on in the next pass, and its tokens so far
 
     @property
@@ -98,11 +108,12 @@ class PromptPasses:
                 break
         if not parts:
             return 0
-        tokens = costs.batch_tokens - budget
-        return (costs.step + costs.token * tokens + costs.square * pairs) // ATTO_PER_NS
+        self.tokens = costs.batch_tokens - budget
+        self.spent_ns = (costs.step + costs.token * self.tokens + costs.square * pairs) // ATTO_PER_NS
+        return self.spent_ns
 
-    def take_whole(self, prompts: Sequence[int], start: Callable[[int], int]) -> tuple[list[int], int]:
-        """Take whole prompts out of the queue, at least one however long: the rooms, and what they take in ns."""
+    def take_whole(self, prompts: Sequence[int], start: Callable[[int], int]) -> PromptBatch:
+        """Take whole prompts out of the queue, at least one however long."""
         costs, queue, rooms = self.costs, self.queue, list[int]()
         tokens = pairs = 0
         while queue and len(rooms) < costs.batch_rooms:
@@ -117,4 +128,5 @@ class PromptPasses:
             tokens += prompts[room] - cached
             pairs += (prompts[room] - cached) * prompts[room]
         steps = -(-tokens // costs.batch_tokens)
-        return rooms, (costs.step * steps + costs.token * tokens + costs.square * pairs) // ATTO_PER_NS
+        spent = (costs.step * steps + costs.token * tokens + costs.square * pairs) // ATTO_PER_NS
+        return PromptBatch(rooms, tokens, spent)

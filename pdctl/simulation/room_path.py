@@ -208,7 +208,6 @@ class RoomPath:
         takes_new = not self._shared or prefill.takes_requests
         spent = passes.begin(self.requests.prompt, self._start_prompt, takes_new)
         if passes.parts:
-            self.prefill_busy_ns += spent
             self.kernel.schedule(now_ns + spent, EventClass.PASS_ENDS, prefill.number)
         elif self._shared and takes_new and not passes.queue:  # else it waits for memory
             self._idle[prefill.number] = None
@@ -239,8 +238,9 @@ class RoomPath:
         passes = prefill.passes
         assert passes is not None
         parts, passes.parts = passes.parts, []
+        self.computed_tokens += passes.tokens
+        self.prefill_busy_ns += passes.spent_ns
         for room, computed, tokens, last in parts:
-            self.computed_tokens += tokens
             requests.computed[room] = computed + tokens
             if last:
                 self._prompt_computed(now_ns, prefill, room)

@@ -221,3 +221,19 @@ def test_a_live_load_may_end_while_a_layer_of_a_batch_that_was_handed_over_is_co
     )
     run = simulate(FleetShape(2, 2, 10, one, one), poisson(3000, 20.0, 3), settings)
     assert min(run.requests.end_ns) > 0
+
+
+@for_each("loading", [LoadPlan.PEER, LoadPlan.LIVE])
+def test_policies_decide_by_the_rate_of_a_prefill_even_between_the_ends_of_its_passes(loading: LoadPlan) -> None:
+    """A token takes 0.1 ms; blitz looks each 0.1 s, and passes take up to 0.8 s."""
+    settings = SimulationSettings(
+        policy=ScalingPolicyName.BLITZ,
+        limits=Limits(prefill=(1, 6), decode=(1, 6), gpus=10),
+        routing=RequestRouting.SHARED_QUEUE,
+        loading=loading,
+    )
+    trace = poisson(1500, 15.0, 3, prompt=3000)
+    run = simulate(shape(1, 1, 10, prefill_step_s=0.0, kv_blocks=10_000, weight_bytes=4 * 10**9), trace, settings)
+    said = {term.because for _, one in run.decisions for term in one.terms if term.name == "prefill_backlog_at_least"}
+    assert len(said) > 20
+    assert all("(0.7 s × 10 kTok/s)" in words for words in said), said
