@@ -167,13 +167,34 @@ def _alike(one: Duration, other: Duration) -> bool:
     return (one.name, one.instance) == (other.name, other.instance) and apart <= max(0.001, 0.01 * one.seconds)
 
 
-def transfer_measured(event: Event) -> tuple[float, float] | None:
-    """Bytes and seconds of the transfer, from first byte to last, that the line measures; None if it measures none."""
-    if event.proves(Sign.PREFILL_TIMES):
-        times = message_details.time_stats(event.values.get("times", ""), "prefill")
-        return (times.bytes, times.transfer_seconds) if times.bytes and times.transfer_seconds else None
-    size, seconds = numerals.real(event.values.get("bytes")), numerals.real(event.values.get("seconds"))
-    return (size, seconds) if event.proves(Sign.TRANSFER_MEASURED) and size and seconds else None
+def transfers_measured(events: Iterable[Event]) -> list[tuple[float, float, Event]]:
+    """Bytes and seconds of the room's transfer, by each of the prefill's lines that measure it and no computing.
+
+    The prefill's last line about the request counts only the time in which bytes moved; the others are asked without
+    it. A time from the first chunk to the last includes the computing of all but the first.
+    """
+    lines = list(events)
+    told = [
+        (times.bytes, times.transfer_seconds, event)
+        for event in lines
+        if event.proves(Sign.PREFILL_TIMES)
+        for times in (message_details.time_stats(event.values.get("times", ""), "prefill"),)
+        if times.bytes and times.transfer_seconds
+    ]
+    if told:
+        return told
+    sized = [
+        (size, seconds, event)
+        for event in lines
+        if event.proves(Sign.TRANSFER_MEASURED)
+        if (size := numerals.real(event.values.get("bytes"))) and (seconds := numerals.real(event.values["seconds"]))
+    ]
+    chunks = [one for one in sized if not one[-1].proves(Sign.TRANSFER_DONE)]
+    total, largest = sum(size for size, _, _ in chunks), max((size for size, _, _ in chunks), default=0.0)
+    in_one = (one for one in sized if one[-1].proves(Sign.TRANSFER_DONE))
+    whole = [one for one in in_one if one[-1].values.get("pages") == "1" or one[0] <= largest]
+    # Chunks share the link: while one is under way, all may move.
+    return [*whole, *((total, seconds, event) for _, seconds, event in chunks)]
 
 
 def _times(event: Event, at: float | None) -> Iterator[Duration]:

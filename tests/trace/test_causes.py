@@ -172,6 +172,43 @@ def test_a_cache_that_crawls(tmp_path: Path, speed: str, wanted: str | None) -> 
     assert code(room) == wanted
 
 
+PAGES_AND_BYTES = "pages=256 bytes=8388608"
+ARRIVED = f"{at(14)} room={ROOM} KV cache arrived rid='{rid(ROOM)}' {PAGES_AND_BYTES} seconds=3.05 from={P0[7:]}"
+LAST_STEP = f"{at(14)} room={ROOM} KV transfer done rid='{rid(ROOM)}' {PAGES_AND_BYTES} seconds=2.99"
+
+
+def chunk(of: int, seconds: float, *, last: bool) -> str:
+    return f"{at(13)} room={ROOM} sent chunk pages={256 // of} last={last} bytes={8388608 // of} seconds={seconds:.6f}"
+
+
+def moved_fast(speed: str) -> str:
+    return (
+        f"{at(14)} ReqTimeStats(rid={rid(ROOM)}, bootstrap_room={ROOM}, input_len=4094, cached_input_len=0, "
+        "output_len=1, type=prefill): bootstrap_duration=12.52ms, queue_duration=0.52ms, forward_duration=2943.74ms, "
+        f"transfer_duration=8.65ms, entry_time=1795489363.390, transfer_speed={speed} GB/s, transfer_total=8.39 MB"
+    )
+
+
+@pytest.mark.parametrize(
+    ("sent", "wanted"),
+    [
+        ([*[chunk(8, 0.0004, last=at == 7) for at in range(8)], LAST_STEP, moved_fast("1.55")], None),
+        ([*[chunk(8, 0.0004, last=at == 7) for at in range(8)], LAST_STEP], None),
+        ([], None),  # without the prefill's lines, nothing tells for how long it computed
+        ([chunk(1, 2.98, last=True), LAST_STEP], "PD412"),
+        ([chunk(1, 0.0001, last=True), LAST_STEP], "PD412"),
+        ([LAST_STEP, moved_fast("0.002800")], "PD412"),
+    ],
+)
+def test_the_computing_of_a_long_prompt_is_no_slow_transfer(
+    tmp_path: Path, sent: list[str], wanted: str | None
+) -> None:
+    began = [received(11, ROOM, rid(ROOM)), *got_info(11, ROOM)]
+    took = [received(11, ROOM, rid(ROOM + 1)), sending(11, ROOM), ARRIVED, finished(15, ROOM, rid(ROOM + 1))]
+    room = one_pair(tmp_path, p0(*began, *sent), d0(*took))
+    assert (room.outcome, code(room)) == (RoomOutcome.OK, wanted)
+
+
 def test_a_client_that_left(tmp_path: Path) -> None:
     """Both sides had met; then the request was aborted, and nothing had failed before."""
     room = one_pair(

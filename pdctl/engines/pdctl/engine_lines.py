@@ -206,7 +206,7 @@ ROWS = (
         "[2026-11-21 19:44:33] room=3931829090235125 KV cache arrived rid='74ad9ff27b00454c94b557ddc4eed3f7' pages=1 "
         "bytes=32768 seconds=0.004302 from=127.0.0.1:8998",
         phase=Phase.DECODE,
-        proves=(Sign.PAGE_LIST_SENT, Sign.CACHE_ARRIVES, Sign.CACHE_ARRIVED, Sign.TRANSFER_MEASURED),
+        proves=(Sign.PAGE_LIST_SENT, Sign.CACHE_ARRIVES, Sign.CACHE_ARRIVED),
         measures=Measure("seconds", "transfer"),
     ),
     Row(

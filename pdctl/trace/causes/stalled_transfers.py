@@ -12,7 +12,7 @@ from pdctl.engines.base import Phase, Sign
 from pdctl.quick_definitions import NamedTuple
 from pdctl.trace.case import MISSES, NEAR, Case, CauseFinding, Proof, misses
 from pdctl.trace.room_events import seconds_waited
-from pdctl.trace.timeline import transfer_measured
+from pdctl.trace.timeline import transfers_measured
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -82,14 +82,14 @@ def never_completed(case: Case) -> CauseFinding | None:
 
 def slow(case: Case) -> CauseFinding | None:
     """The transfer took seconds, at a speed slower than any healthy fabric."""
-    crawling = []
-    for event in case.room_events.events:
-        size, seconds = transfer_measured(event) or (0.0, 0.0)
-        if seconds >= LONG and size / seconds < SLOW * 1e9:
-            crawling.append((seconds, size, event))
+    crawling = [
+        (size, seconds, event)
+        for size, seconds, event in transfers_measured(case.room_events.events)
+        if seconds >= LONG and size / seconds < SLOW * 1e9
+    ]
     if not crawling:
         return None
-    seconds, size, event = max(crawling, key=lambda one: one[0])
+    size, seconds, event = max(crawling, key=lambda one: one[1])
     speed = f"{size / seconds / 1e9:.3g} GB/s"
     observed = f"{speed} for {seconds:.3g} s"
     fills = {"instance": event.instance, "observed": observed, "expected": f"{SLOW:g} GB/s or more"}
