@@ -8,6 +8,7 @@ import _signal  # type: ignore[import-not-found]  # built in; `signal` costs a t
 if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # a caller may have it ignored
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
+import io
 import os
 import sys
 
@@ -32,8 +33,21 @@ def open_closed_streams() -> None:
             setattr(sys, name, open(fd, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
+def buffer_streams() -> None:
+    """Write the standard streams of PYTHONUNBUFFERED, which have no buffer, at the end of each line.
+
+    Without a buffer, what a full disk took only in part counts as written: the rest is lost, and nothing says so.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(getattr(stream, "buffer", None), io.RawIOBase):
+            descriptor, form = stream.fileno(), {"encoding": stream.encoding, "errors": stream.errors}
+            setattr(sys, name, open(descriptor, "w", buffering=1, closefd=False, **form))  # noqa: SIM115
+
+
 def main() -> None:
     open_closed_streams()
+    buffer_streams()
     argv = sys.argv[1:]
     if argv[:1] == ["--version"] or (argv and argv[0][:1] == "-" and set(argv[0][1:]) == {"V"}):
         from pdctl import __version__

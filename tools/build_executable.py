@@ -123,7 +123,7 @@ def lacking(target: Target) -> list[str]:
 def _has(library: str) -> bool:
     """Whether gcc finds the library; if not, gcc prints the bare name."""
     asked = ["gcc", f"-print-file-name={library}"]
-    return "/" in subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    return "/" in subprocess.run(asked, capture_output=True, encoding="utf-8", check=True).stdout
 
 
 def _run(command: str, folder: Path, hint: str = "") -> None:

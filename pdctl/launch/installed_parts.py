@@ -96,7 +96,12 @@ def _ask(python: str, wanted: tuple[str, ...]) -> Interpreter:
     """What `python` lacks. One that cannot be started or does not answer in time counts as lacking everything."""
     try:
         done = subprocess.run(
-            [python, "-c", ASK, *wanted], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE
+            [python, "-c", ASK, *wanted],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=PATIENCE,
         )
     except (OSError, subprocess.TimeoutExpired):
         return Interpreter(python, wanted)
@@ -160,7 +165,13 @@ def _installed(asked: AskedPython, env: dict[str, str]) -> str:
     command = [asked.python, "-c", ASK_VERSION, asked.package, asked.module]
     try:
         done = subprocess.run(
-            command, env={**os.environ, **env}, capture_output=True, text=True, timeout=VERSION_PATIENCE, check=False
+            command,
+            env={**os.environ, **env},
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=VERSION_PATIENCE,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

@@ -164,7 +164,7 @@ class Kubectl(NamedTuple):
                 input=stdin,
                 stdin=subprocess.DEVNULL if stdin is None else None,
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
                 errors="replace",
                 env=dict(self.environ),
                 timeout=2 * REQUEST,

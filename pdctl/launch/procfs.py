@@ -64,7 +64,13 @@ def identity(pid: int) -> str:
         return f"{_boot()}-{entry.start}" if entry else ""
     import subprocess
 
-    done = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["ps", "-o", "stat=,lstart=", "-p", str(pid)],
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
     state, _, started = done.stdout.strip().partition(" ")
     return "" if state.startswith("Z") else " ".join(started.split())
 

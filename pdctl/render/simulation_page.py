@@ -69,7 +69,7 @@ def to_html(outcome: SimulationOutcome) -> str:
 
 def _page(outcome: SimulationOutcome) -> Iterator[str]:
     setup = outcome.setup
-    style = (data("render") / "simulation_page.css").read_text()
+    style = (data("render") / "simulation_page.css").read_text("utf-8")
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
     yield '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">'
     yield f'<meta http-equiv="Content-Security-Policy" content="{policy}">'

@@ -59,7 +59,7 @@ def read_profile(name: str) -> CostProfile:
     report = ProblemReport()
     path = Path(name)
     if name in PROFILES:
-        text: YamlText | None = YamlText.of(name, (data("simulation/profiles") / f"{name}.yaml").read_text())
+        text: YamlText | None = YamlText.of(name, (data("simulation/profiles") / f"{name}.yaml").read_text("utf-8"))
     elif path.suffix in SUFFIXES or len(path.parts) > 1 or path.exists():
         text = read_file(path, report)
     else:

@@ -416,3 +416,25 @@ def test_a_yaml_document_is_utf_8_whatever_the_locale_says(tmp_path: Path) -> No
         check=False,
     )  # fmt: skip
     assert "path: /models/Größe" in done.stdout.decode()
+
+
+@for_each("verb", ["plan 1p1d -o json", "simulate 1p1d --trace burst -o json", "explain --all"])
+@for_each("unbuffered", ["", "1"])
+def test_a_disk_that_takes_a_part_of_the_answer(verb: str, unbuffered: str) -> None:
+    """Without a buffer a write that was cut short looks like a whole one."""
+    words = f"ulimit -f 1; exec {shlex.quote(sys.executable)} -m pdctl {verb}"
+    with tempfile.TemporaryFile() as file:
+        env = {**os.environ, "PYTHONUNBUFFERED": unbuffered, "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(["sh", "-c", words], env=env, stdout=file, stderr=subprocess.PIPE, text=True, timeout=60)
+        assert 0 < file.seek(0, os.SEEK_END) <= 1024
+    assert done.returncode == 4
+    assert done.stderr.startswith("error: standard output: File too large\n")
+
+
+def test_a_locale_of_ascii_alone(tmp_path: Path) -> None:
+    """As under cron: files of pdctl's own are UTF-8 whatever the locale."""
+    bare = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    argv = [*PLAN[:3], "simulate", "1p1d", "--trace", "burst", "--out", str(tmp_path)]
+    done = subprocess.run(argv, env={**os.environ, **bare}, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.isascii()

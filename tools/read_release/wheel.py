@@ -105,7 +105,7 @@ def download(package: str, version: str, folder: Path) -> Path:
     if not (have := _wheels(package, version, folder)):
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
         command += ["--dest", str(folder), f"{package}=={version}"]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+        ended = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=900, check=False)
         have = _wheels(package, version, folder)
         if ended.returncode or not have:
             last = (ended.stderr.strip().splitlines() or ["pip said nothing"])[-1]

@@ -40,7 +40,7 @@ def record(home: Path, version: str, scenario: str, out: Path, traceable: bool, 
         running.end()
         rooms = wire.stop()
     document = {"level": "info", "versions": [version], "rooms": truth(scenario, rooms, answers)}
-    (out / "truth.json").write_text(json.dumps(document, indent=1) + "\n")
+    (out / "truth.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
     neutral(home, version, out)
     print(f"{out.name}: {len(document['rooms'])} rooms recorded in {time.monotonic() - ready:.0f} s", flush=True)
 
@@ -49,7 +49,7 @@ def neutral(home: Path, version: str, out: Path) -> None:
     """Replace this machine's paths in the logs."""
     python = home / version / "bin" / "sglang-python"
     asked = subprocess.run(
-        [python, "-c", "import sys; print(sys.base_prefix)"], capture_output=True, text=True, check=True
+        [python, "-c", "import sys; print(sys.base_prefix)"], capture_output=True, encoding="utf-8", check=True
     )
     paths = {
         str(home / version): f"/srv/venv/{version}", str(home / "model"): "/srv/sglang/model",

@@ -46,7 +46,9 @@ def plan(home: Path, version: str, traceable: bool) -> dict[str, Any]:
     settings += [f"engine.env.SGLANG_DISAGGREGATION_{which}_TIMEOUT={LOST}" for which in ("BOOTSTRAP", "WAITING")]
     command = [sys.executable, "-m", "pdctl", "plan", str(TOPOLOGY), "-o", "json"]
     command += [word for setting in settings for word in ("--set", setting)]
-    done = subprocess.run(command, env={**os.environ, **said}, capture_output=True, text=True, cwd=ROOT, check=False)
+    done = subprocess.run(
+        command, env={**os.environ, **said}, capture_output=True, encoding="utf-8", cwd=ROOT, check=False
+    )
     if done.returncode:
         raise RecordError(f"pdctl plan left with {done.returncode}: {done.stderr or done.stdout}")
     planned: dict[str, Any] = json.loads(done.stdout)
@@ -60,7 +62,7 @@ class Preloaded:
         command = [str(python), str(Path(__file__).with_name("preload.py"))]
         self._command, pipe = shlex.join(command), subprocess.PIPE
         self._process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+            command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, encoding="utf-8", start_new_session=True
         )
         self._pid()
 
@@ -126,7 +128,7 @@ class Running:
         self._preloaded = preloaded
         self._processes: dict[str, subprocess.Popen[bytes] | Forked] = {}
         lines = [one["commands"][0]["shell"] for one in planned["instances"]] + [shlex.join(self._router)]
-        (out / "run.sh").write_text("#!/bin/sh\n" + "".join(f"{line} &\n" for line in lines) + "wait\n")
+        (out / "run.sh").write_text("#!/bin/sh\n" + "".join(f"{line} &\n" for line in lines) + "wait\n", "utf-8")
 
     def ports(self, which: str) -> dict[int, str]:
         """Port → instance; `which`: http_port or bootstrap_port."""

@@ -37,7 +37,7 @@ def judge(recording: Path) -> list[Said]:
     logs = sorted(str(path) for path in recording.iterdir() if ".log" in path.name)
     tracer = Tracer(Library(open_logs(logs), tz=dt.timezone.utc, index=False))
     found: list[Said] = []
-    for room, happened in json.loads((recording / "truth.json").read_text())["rooms"].items():
+    for room, happened in json.loads((recording / "truth.json").read_text("utf-8"))["rooms"].items():
         told = tracer.trace(int(room))
         said = {
             "prefill_requested": told.prefill_requested,
@@ -53,13 +53,13 @@ def judge(recording: Path) -> list[Said]:
 
 def keep(recording: Path, out: Path) -> None:
     """Pack a recording for the tests; fields about which pdctl says nothing are listed under `untold`."""
-    document: dict[str, Any] = json.loads((recording / "truth.json").read_text())
+    document: dict[str, Any] = json.loads((recording / "truth.json").read_text("utf-8"))
     for room in document["rooms"].values():
         room["untold"] = []
     for one in judge(recording):
         if one.verdict == "silent":
             document["rooms"][one.room]["untold"].append(one.field)
     out.mkdir(parents=True, exist_ok=True)
-    (out / "truth.json").write_text(json.dumps(document, indent=1) + "\n")
+    (out / "truth.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
     for log in recording.glob("*.log"):
         (out / f"{log.name}.gz").write_bytes(gzip.compress(log.read_bytes(), 9, mtime=0))

@@ -107,7 +107,13 @@ class Partition:
 def ask(*argv: str, timeout: float = TIMEOUT) -> QueueAnswer:
     try:
         done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=timeout,
+            check=False,
         )
     except FileNotFoundError:
         return QueueAnswer(-1, "", f"there is no command `{argv[0]}`")

@@ -124,7 +124,7 @@ class LaunchedCluster:
     def _logged(self, argv: Sequence[str]) -> Iterator[tuple[LogLine, ...]]:
         """The lines that `argv` prints. Raise LaunchError if kubectl fails; its own message is on stderr."""
         process = subprocess.Popen(
-            [self._through.program(), *argv[1:]], stdout=subprocess.PIPE, text=True, errors="replace"
+            [self._through.program(), *argv[1:]], stdout=subprocess.PIPE, encoding="utf-8", errors="replace"
         )
         try:
             for line in process.stdout or ():
