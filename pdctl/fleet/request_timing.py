@@ -18,7 +18,7 @@ from pdctl.quick_definitions import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LARGEST_ANSWER = 16 << 20  # bytes of one streamed answer
+LARGEST_HEAD, LARGEST_EVENT = 64 << 10, 8 << 10  # bytes of a streamed answer: in all, and for each token
 
 
 class TimedRequest(NamedTuple):
@@ -74,8 +74,9 @@ class _Stream:
         sampling = {"max_new_tokens": request.output_tokens, "temperature": 0.0, "ignore_eos": True}
         body = {"input_ids": list(request.input_ids), "sampling_params": sampling, "stream": True}
         self._wanted = request.output_tokens
+        limit = LARGEST_HEAD + LARGEST_EVENT * request.output_tokens
         self._sent = time.monotonic() - began
-        self.call = Call("POST", url.rstrip("/") + GENERATE, body, deadline, key=key, limit=LARGEST_ANSWER)
+        self.call = Call("POST", url.rstrip("/") + GENERATE, body, deadline, key=key, limit=limit)
         self._arrivals: list[tuple[int, float]] = []  # how many pieces there were, and when
         self.call.advance()
 

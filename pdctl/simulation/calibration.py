@@ -18,17 +18,19 @@ from pdctl.fleet.load_probe import probe_loads
 from pdctl.fleet.request_timing import TimedAnswer, TimedRequest, send_open_loop
 from pdctl.layout import model_config
 from pdctl.layout.gpu_memory import copy_bytes, kv_bytes_per_token, kv_itemsize
-from pdctl.policy.observation import SMALLEST
+from pdctl.policy.observation import SMALLEST, JsonPlace, read_record
 from pdctl.quick_definitions import NamedTuple
 from pdctl.simulation.cost_fit import IDLE, Measurements, PromptSample, StepSample, fit_costs
+from pdctl.simulation.cost_profile import CostProfile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pdctl.fleet.observations import Endpoint
-    from pdctl.simulation.cost_profile import CostProfile
 
 PATIENCE = 5.0  # seconds for an engine's answer
+FEWEST_STEPS = 3  # kinds of decode steps, as there are three coefficients
+SHORTEST = 128  # tokens of context with which there is something to measure
 REPEATS = 5  # prompts of each length; their median counts
 DECODE_TOKENS = 48  # tokens that each room generates beside the others
 MOST_TOKENS = 512  # that it generates until all others have joined; if that is too few, the sample is left out
@@ -79,10 +81,14 @@ def calibrate(target: CalibrationTarget, base: CostProfile, seed: int, tell: Cal
     """Raise NotProbedError if a server or a counter cannot be read, PdctlError if an answer fails."""
     prefill, decode = (_read_facts(target.of_role(role)[0], target) for role in ("prefill", "decode"))
     model = model_config.load(target.checkpoint)
+    try:
+        itemsize = kv_itemsize(decode.kv_dtype, model)
+    except UsageError as error:  # no mistake of the user's: an engine says it
+        raise NotProbedError(f"{target.of_role('decode')[0].url}: {error.message}", error.fix) from None
     sizes = {
         "layers": model.layers,
         "weight_bytes": copy_bytes(model),
-        "kv_bytes_per_token": kv_bytes_per_token(model, 1, kv_itemsize(decode.kv_dtype, model)),
+        "kv_bytes_per_token": kv_bytes_per_token(model, 1, itemsize),
         "block_tokens": decode.page_tokens,
         "kv_blocks": decode.pool_tokens // decode.page_tokens,
         "prefill_batch_tokens": prefill.step_tokens,
@@ -90,14 +96,35 @@ def calibrate(target: CalibrationTarget, base: CostProfile, seed: int, tell: Cal
         "decode_batch_rooms": decode.running_rooms,
         "gpus": decode.gpus,
     }
+    _check_range(replace(base, **sizes), target)
     context = min(prefill.context_tokens, decode.context_tokens, target.longest)
+    if context < SHORTEST:
+        raise NotProbedError(
+            f"{target.router}: its engines take {context} tokens of context, and {SHORTEST} are needed to measure",
+            "calibrate on a deployment with a longer context",
+        )
     driver = _Driver(target, model.vocab, context, random.Random(f"{seed}/calibration"))
     measured = _measure(driver, prefill.step_tokens, min(target.most_rooms, decode.running_rooms), tell)
+    if len(measured.decode_steps) < FEWEST_STEPS:
+        raise NotProbedError(
+            f"{target.router}: the tokens of an answer come in one piece, not one after the other, so that no decode "
+            "step can be measured",
+            "reach the router without a proxy that holds answers back",
+        )
     found = fit_costs(measured, sizes["kv_bytes_per_token"])
     costs = {name: max(value, SMALLEST) if name == "decode_step_s" else value for name, value in found.costs.items()}
     # The time of a hand-over that is not its bytes is part of request_s.
     profile = replace(base, **sizes, **costs, handover_s=0.0)  # type: ignore[arg-type]  # costs are of its float fields
+    _check_range(profile, target)
     return Calibrated(profile, (*sizes, *costs, "handover_s"), found.error)
+
+
+def _check_range(profile: CostProfile, target: CalibrationTarget) -> None:
+    """Raise NotProbedError for a figure, told by an engine or measured, that no profile may have."""
+    try:
+        read_record(CostProfile, asdict(profile), JsonPlace(f"what {target.router} was found to be"))
+    except UsageError as error:
+        raise NotProbedError(error.message, "pdctl doctor") from None
 
 
 def write_profile(found: Calibrated, deployment: str) -> str:
@@ -138,7 +165,7 @@ def _read_facts(endpoint: Endpoint, target: CalibrationTarget) -> EngineFacts:
         running_rooms=whole("max_running_requests", "effective_max_running_requests_per_dp") or target.most_rooms,
         step_tokens=whole("chunked_prefill_size", "max_prefill_tokens") or pool,
         gpus=(whole("tp_size") or 1) * (whole("pp_size") or 1),
-        kv_dtype=engine.text("kv_cache_dtype") or "auto",
+        kv_dtype=peer_json.excerpt(engine.text("kv_cache_dtype") or "auto"),
     )
 
 
@@ -194,6 +221,9 @@ def _measure(driver: _Driver, step_tokens: int, decode_rooms: int, tell: Callabl
                 computed = after[0] - before[0]
                 if computed == length:  # else a health request ran in the same step
                     steps.append(after[1] - before[1])
+        if steps and median(steps) <= 0:
+            what = f"the prefills' counter of busy time stood still while {length} tokens were computed"
+            raise NotProbedError(f"{driver.target.router}: {what}", "pdctl doctor")
         if computed and not steps:
             what = f"prompts of {length} tokens were sent, and the prefills computed {computed} at a time"
             raise PdctlError(f"{driver.target.router}: {what}", IDLE)
@@ -214,7 +244,7 @@ def _measure_decode(
     for prompt in (first_tokens[0], long):
         for rooms in _powers(most_rooms):
             asked = rooms * len(driver.decodes)
-            step = min((one.seconds for one in found), default=prompt.seconds / 4)
+            step = max(SMALLEST, min((one.seconds for one in found), default=prompt.seconds / 4))
             joining = prompt.seconds * asked / len(driver.prefills) / step
             length = int(prompt.tokens)
             tokens = min(DECODE_TOKENS + int(1.5 * joining), MOST_TOKENS, driver.context_tokens - length - 1)
@@ -226,13 +256,13 @@ def _measure_decode(
 
 def _decode_sample(answers: Sequence[TimedAnswer], rooms: int, length: int) -> StepSample | None:
     """What a step takes while all rooms run; None if they never did for long enough to tell."""
-    all_from = max(answer.token_s[1] for answer in answers)
+    all_from = max(answer.token_s[min(1, len(answer.token_s) - 1)] for answer in answers)
     all_until = min(answer.token_s[-1] for answer in answers)
     steps, lengths = [], []
     for answer in answers:
         within = [at for at in answer.token_s if all_from <= at <= all_until]
-        if len(within) < DECODE_TOKENS // 4:
-            return None
+        if len(within) < DECODE_TOKENS // 4 or within[-1] <= within[0]:
+            return None  # also where a proxy has held the tokens back and sent them at once
         steps.append((within[-1] - within[0]) / (len(within) - 1))
         lengths.append(length + answer.token_s.index(within[0]) + len(within) / 2)
     return StepSample(rooms, rooms * sum(lengths) / len(lengths), median(steps))
