@@ -206,20 +206,20 @@ def calibrate(
 
     limit = flag_seconds("--timeout", timeout, positive=True)
     begun = read_profile(base)
-    found = launched.find_launched(home(os.environ), run)
-    deployment = found.deployment
-    if deployment is None or not deployment.checkpoint:
-        what = "runs on a cluster" if deployment is None else "has no checkpoint on this machine"
-        raise UsageError(f"run {found.name} {what}, which cannot be calibrated", "calibrate one of this machine")
-    target = CalibrationTarget(
-        deployment.url,
-        run_health.endpoints(deployment),
-        deployment.checkpoint,
-        credentials.api_key(deployment),
-        limit,
-    )
-    measured = measure(target, begun, seed, lambda words: term.err().write(words))
-    with term.to_file(None if output_file is None else Path(output_file)) as stream:
+    with term.to_file(None if output_file is None else Path(output_file)) as stream:  # before minutes of measuring
+        found = launched.find_launched(home(os.environ), run)
+        deployment = found.deployment
+        if deployment is None or not deployment.checkpoint:
+            what = "runs on a cluster" if deployment is None else "has no checkpoint on this machine"
+            raise UsageError(f"run {found.name} {what}, which cannot be calibrated", "calibrate one of this machine")
+        target = CalibrationTarget(
+            deployment.url,
+            run_health.endpoints(deployment),
+            deployment.checkpoint,
+            credentials.api_key(deployment),
+            limit,
+        )
+        measured = measure(target, begun, seed, lambda words: term.err().write(words))
         stream.write(write_profile(measured, found.name).rstrip())
 
 

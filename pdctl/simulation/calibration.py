@@ -35,6 +35,8 @@ REPEATS = 5  # prompts of each length; their median counts
 DECODE_TOKENS = 48  # tokens that each room generates beside the others
 MOST_TOKENS = 512  # that it generates until all others have joined; if that is too few, the sample is left out
 LONG_PROMPT = 512  # tokens of the longer ones of two kinds of rooms
+FRESH_TOKENS = 16  # that a prompt begins with, random even where the seed is the same
+FRESH = random.SystemRandom()
 SMALLEST_TOKEN = 8  # ids below are special in most vocabularies
 
 
@@ -169,26 +171,44 @@ def _read_facts(endpoint: Endpoint, target: CalibrationTarget) -> EngineFacts:
     )
 
 
+def draw_prompt(count: int, vocabulary: int, rng: random.Random) -> tuple[int, ...]:
+    """Token ids of `rng`, after a few that none chooses: no prompt begins as another, of an earlier calibration either.
+
+    What was sent before with the same seed is in the prefix cache.
+    """
+    draws = (FRESH if at < FRESH_TOKENS else rng for at in range(count))
+    return tuple(SMALLEST_TOKEN + int(draw.random() * (vocabulary - SMALLEST_TOKEN)) for draw in draws)
+
+
+def miscounted(router: str, length: int, computed: int) -> PdctlError:
+    """What to say if no prompt of `length` tokens was computed alone and whole."""
+    what = f"{router}: prompts of {length} tokens were sent, and the prefills computed {computed} at a time"
+    if computed > length:
+        return PdctlError(what, IDLE)
+    fix = "launch the prefills without a prefix cache (--disable-radix-cache), and try again"
+    return PdctlError(f"{what}: the others were in the prefix cache", fix)
+
+
 class _Driver:
-    """Sends prompts of random ids: none begins as another one, so that no prefix cache helps."""
+    """Sends prompts of random ids: no prefix cache helps."""
 
     def __init__(self, target: CalibrationTarget, vocabulary: int, context_tokens: int, rng: random.Random) -> None:
         self.target, self.context_tokens = target, context_tokens
         self.prefills, self.decodes = target.of_role("prefill"), target.of_role("decode")
-        self._span, self._rng = vocabulary - SMALLEST_TOKEN, rng
+        self._vocabulary, self._rng = vocabulary, rng
 
     def ask(self, count: int, prompt_tokens: int, output_tokens: int) -> tuple[TimedAnswer, ...]:
         """Send `count` requests at once and wait for all of them. Raise PdctlError for the first that failed."""
         target = self.target
-        requests = [TimedRequest(0.0, self._ids(prompt_tokens), output_tokens) for _ in range(count)]
+        requests = [
+            TimedRequest(0.0, draw_prompt(prompt_tokens, self._vocabulary, self._rng), output_tokens)
+            for _ in range(count)
+        ]
         answers = send_open_loop(target.router, requests, target.answer_within_s, target.key)
         for answer in answers:
             if answer.problem:
                 raise PdctlError(f"{target.router}: {answer.problem}", "pdctl doctor, then try again")
         return answers
-
-    def _ids(self, count: int) -> tuple[int, ...]:
-        return tuple(SMALLEST_TOKEN + int(self._rng.random() * self._span) for _ in range(count))
 
     def prefill_counters(self) -> tuple[int, float] | None:
         """Prompt tokens computed and seconds spent on them, over all prefills; None if one does not count them.
@@ -225,8 +245,7 @@ def _measure(driver: _Driver, step_tokens: int, decode_rooms: int, tell: Callabl
             what = f"the prefills' counter of busy time stood still while {length} tokens were computed"
             raise NotProbedError(f"{driver.target.router}: {what}", "pdctl doctor")
         if computed and not steps:
-            what = f"prompts of {length} tokens were sent, and the prefills computed {computed} at a time"
-            raise PdctlError(f"{driver.target.router}: {what}", IDLE)
+            raise miscounted(driver.target.router, length, computed)
         if steps:
             prompts.append(PromptSample.of(length, step_tokens, median(steps)))
         first_tokens.append(StepSample(1, length, median(waits)))

@@ -176,6 +176,9 @@ def test_there_is_nothing_to_calibrate_without_a_run(tmp_path: Path) -> None:
     ):
         done = within(*words, env=env)
         assert (done.returncode, done.stdout) == (5, ""), done.stderr
+    done = within("simulate", "calibrate", "--output-file", tmp_path / "none" / "mine.yaml", env=env)
+    assert done.returncode == 2
+    assert "mine.yaml: No such file or directory\n  fix: name a file in a directory" in done.stderr
     done = within("simulate", "calibrate", "--base", "h100", env=env)
     assert done.returncode == 2
     assert "there is no profile 'h100'" in done.stderr

@@ -6,13 +6,21 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
+from random import Random
 from typing import Any
 
 import pytest
 
 from pdctl.errors import NotProbedError, PdctlError
 from pdctl.fleet.observations import Endpoint
-from pdctl.simulation.calibration import CalibrationTarget, calibrate
+from pdctl.simulation.calibration import (
+    FRESH_TOKENS,
+    SMALLEST_TOKEN,
+    CalibrationTarget,
+    calibrate,
+    draw_prompt,
+    miscounted,
+)
 from pdctl.simulation.cost_profile import read_profile
 from tests.cases import for_each
 from tests.e2e.conftest import TINY
@@ -97,3 +105,20 @@ def test_a_counter_that_stands_still_is_named(fleet: Fleet) -> None:
 def test_tokens_that_come_all_at_once_tell_no_decode_step(fleet: Fleet) -> None:
     with pytest.raises(PdctlError, match="come in one piece"):
         calibrate(fleet({}), read_profile("laptop"), 1, lambda _: None)
+
+
+def test_the_same_seed_sends_prompts_that_no_prefix_cache_has() -> None:
+    one, again = (draw_prompt(64, 32_000, Random(7)) for _ in range(2))
+    assert one[:FRESH_TOKENS] != again[:FRESH_TOKENS]
+    assert one[FRESH_TOKENS:] == again[FRESH_TOKENS:], "the seed chooses the rest"
+    assert all(SMALLEST_TOKEN <= token < 32_000 for token in (*one, *again))
+
+
+def test_fewer_tokens_than_were_sent_are_the_prefix_caches_and_more_are_other_traffic() -> None:
+    fewer, more = miscounted("http://r", 32, 16), miscounted("http://r", 32, 48)
+    assert fewer.message == (
+        "http://r: prompts of 32 tokens were sent, and the prefills computed 16 at a time: "
+        "the others were in the prefix cache"
+    )
+    assert "--disable-radix-cache" in (fewer.fix or "")
+    assert "send nothing else" in (more.fix or "")
