@@ -103,7 +103,7 @@ def command(
     ] = None,
     skip_bad_rows: Annotated[bool, option("--skip-bad-rows", help="Count the bad rows of a trace's file.")] = False,
     rows: Annotated[
-        int | None, option("--rows", metavar="N", help="Requests of a trace's file, from its begin.", min=1)
+        int | None, option("--rows", metavar="N", help="Requests of a trace's file, from its start.", min=1)
     ] = None,
     write_trace: Annotated[
         str | None, option("--write-trace", metavar="FILE", help="Write the trace in Mooncake's format, and end.")

@@ -1,8 +1,9 @@
 """The only table of how a replica changes its state: who asks for it, what must hold, what happens to the ingress lock.
 
-Engine, router, simulator and controller ask `advance` and change a state in no other way. What is not in the table is
-illegal, which a planner or driver that has lost track must learn at once. Each row says where it is known from, and why
-ours differs where it does; the files are those of blitz-serving/blitz-scale at 594e911, below router_v2/src/replica/.
+The simulator asks `advance` and changes a state in no other way; engine, router and controller are to do the same. What
+is not in the table is illegal, which a planner or driver that has lost track must learn at once. Each row says where it
+is known from, and why ours differs where it does; the files are those of blitz-serving/blitz-scale at 594e911, below
+router_v2/src/replica/.
 """
 
 from __future__ import annotations

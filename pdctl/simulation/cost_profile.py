@@ -29,10 +29,10 @@ PROFILES = ("gpu-8b", "laptop")  # by their names in profiles/
 class CostProfile:
     """One kind of instance. Times are seconds, sizes bytes, rates bytes per second and direction of one replica."""
 
-    prefill_step_s: float = number("a: a prefill step, however small", above=False)
+    prefill_step_s: float = number("a: fixed cost of a prefill step", above=False)
     prefill_token_s: float = number("b: each prompt token computed", above=False)
     prefill_square_s: float = number("c: each pair of a computed token and a token it attends to", 0.0, above=False)
-    decode_step_s: float = number("d: a decode step, however small")
+    decode_step_s: float = number("d: fixed cost of a decode step")
     decode_room_s: float = number("e: each room of a decode step", above=False)
     decode_token_s: float = number("f: each token of KV cache of the rooms of a step", 0.0, above=False)
     layers: int = whole("layers of the model", least=1, most=10_000)

@@ -29,7 +29,7 @@ def attoseconds(seconds: float) -> int:
 
 
 class DecodeCosts(NamedTuple):
-    """Of one step, in attoseconds: however small, for each room, for each token of KV cache."""
+    """Of one step, in attoseconds: the fixed cost, that of each room, that of each token of KV cache."""
 
     step: int
     room: int

@@ -1,4 +1,4 @@
-"""What is simulated: the fleet at its begin, and how it is run."""
+"""What is simulated: the fleet at its start, and how it is run."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class RequestRouting(str, Enum):
 class FirstTokenFrom(str, Enum):
     """Who gives the client the first token."""
 
-    DECODE = "decode"  # SGLang: once the KV cache is there, at the begin of the step that the room joins
+    DECODE = "decode"  # SGLang: once the KV cache is there, at the start of the step that the room joins
     PREFILL = "prefill"  # BlitzScale: at the end of the pass
 
 
 @dataclass(frozen=True, slots=True)
 class FleetShape:
-    """`replicas`: in all, those that are not serving at the begin are inactive."""
+    """`replicas`: in all, those that are not serving at the start are inactive."""
 
     prefills: int
     decodes: int

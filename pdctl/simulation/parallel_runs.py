@@ -73,7 +73,8 @@ class _FailedRun(NamedTuple):
 def run_jobs(jobs: Sequence[RunJob], processes: int, tell: Callable[[RunProgress], None]) -> Iterator[FinishedRun]:
     """The runs as they finish. A caller that leaves early, or on Ctrl-C, ends those that still go on.
 
-    Raise UsageError if a policy or a trace cannot be used, LimitError if memory or processes are used up.
+    Raise UsageError if a policy or a trace cannot be used, PdctlError if the process of a run ended without a word. A
+    limit that a run of this process meets is raised as it is; that of another process with its text and exit code.
     """
     if len(jobs) == 1 or processes == 1:
         for number, job in enumerate(jobs):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PrefillCosts(NamedTuple):
-    """Of one pass, in attoseconds: however small, for each token, for each pair of a token and one it attends to.
+    """Of one pass, in attoseconds: the fixed cost, that of each token, of each pair of a token and one it attends to.
 
     `batch_tokens` and `batch_rooms` are the most a pass takes.
     """

@@ -1,7 +1,7 @@
 """Which blocks of earlier prompts a prefill still has, by the names that a trace gives to blocks of prompts.
 
 A block is found only behind those before it. What has not been used for longest goes first, the end of a prompt before
-its begin; blocks live in the KV memory that no room needs.
+its start; blocks live in the KV memory that no room needs.
 """
 
 from __future__ import annotations

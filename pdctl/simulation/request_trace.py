@@ -16,7 +16,7 @@ MOST_TOKENS = 10**7  # of a prompt or an answer
 
 
 class TraceRequest(NamedTuple):
-    """One request. `arrival_ns` counts from the begin of the trace.
+    """One request. `arrival_ns` counts from the start of the trace.
 
     `output_tokens` is at least 1, the first token included. `prefix_blocks` names the blocks of its prompt in their
     order: what two prompts have in common at their begin may be found in a prefix cache. Empty where a trace does not

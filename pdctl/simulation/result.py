@@ -81,6 +81,6 @@ class SimulationRun(NamedTuple):
     gpu_time: GpuTime
     kv_bytes: int
     parameter_bytes: int
-    decode_imbalance: float  # mean over time of most used blocks / mean over the decodes; 1 with none used
+    decode_imbalance: float  # mean over samples of most used blocks / mean over the decodes; 1 where none is used
     cut_at_ns: int | None = None
     not_served: int = 0  # requests that are too large for any replica

@@ -163,7 +163,7 @@ class ScalingLoop:
 
 
 class _Counters(NamedTuple):
-    """What has grown since the begin of a run."""
+    """What has grown since the start of a run."""
 
     time_ns: int
     computed_tokens: int

@@ -1,4 +1,4 @@
-"""The document `pdctl.simulation/1`: what `pdctl simulate -o json` prints. docs/simulate.md has its members."""
+"""What was simulated and what it came to, and both as the document `pdctl.simulation/1` (docs/simulate.md)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SimulationSetup(NamedTuple):
 
 
 class UnfinishedRun(NamedTuple):
-    """A run that Ctrl-C ended, or did not let begin."""
+    """A run that Ctrl-C ended, or kept from starting."""
 
     policy: str
     loading: str

@@ -117,7 +117,7 @@ def _diurnal(values: Values) -> Knots:
 TRACES: Mapping[str, SyntheticTrace] = {
     "steady": SyntheticTrace("the same rate all the time", {}, _steady),
     "step": SyntheticTrace("the rate jumps once and stays", {"factor": 3, "at": 0.4}, _step),
-    "ramp": SyntheticTrace("the rate rises evenly from the begin to the end", {"factor": 4}, _ramp),
+    "ramp": SyntheticTrace("the rate rises evenly from the start to the end", {"factor": 4}, _ramp),
     "sinusoid": SyntheticTrace(
         "the rate swings, from its lowest on", {"rate": 5, "factor": 4, "period": 150, "duration": 600}, _sinusoid
     ),

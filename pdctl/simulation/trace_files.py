@@ -86,7 +86,7 @@ JSON_FORMATS = (
     ),
     TraceFormat(
         "Mooncake", ("timestamp",), "input_length", "output_length", "ms", "hash_ids",
-        source="Mooncake's traces, blocks of 512 tokens, and whatever writes their format",
+        source="Mooncake's traces, with blocks of 512 tokens, and whatever writes their format, also without blocks",
     ),
 )  # fmt: skip
 
@@ -274,7 +274,7 @@ class _JsonRows:
 
 def _near(name: str, row: dict[str, Any]) -> str:
     meant = nearest(name, [one for one in row if len(one) <= QUOTED][:50])
-    return f"; did you mean it by `{meant}`?" if meant else ""
+    return f"; is `{meant}` meant?" if meant else ""
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -311,7 +311,7 @@ LONGEST_CLOCK = 10**11 * 10**9  # ns that a time may lie after 0: it may count f
 
 
 class TraceClock(NamedTuple):
-    """`read` gives ns from any one begin, -1 for what is no such time."""
+    """`read` gives ns from any one start, -1 for what is no such time."""
 
     read: Callable[[str], int]
     wanted: str

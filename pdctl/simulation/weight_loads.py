@@ -5,8 +5,8 @@ that of a chain does for the hop before it. A replica has as many layers as its 
 head count as parts of the layers: all are of one size.
 
     disk    each from the disk of its machine
-    host    each from its machine's host memory, where that still has the weights; else from disk
-    peer    each from a replica that has them, of its own machine if one is there
+    host    each from its machine's host memory, where that has the weights (HOST_CACHE_NS); else from disk
+    peer    each from a replica that has them: one of its own machine over NVLink, else the one that sends to the fewest
     chain   each passes a layer on while it receives the next one
     strips  n replicas each send an n-th to n replicas of a machine, which complete each other over NVLink (Tanz)
     live    as a chain; prefills compute with the layers they have meanwhile (zigzag.py)
@@ -107,7 +107,7 @@ class _Lane:
 
 
 class WeightLoads:
-    """All loads of a fleet. The caller hands the end of each flow that `owns` says is one of a load to `end_flow`."""
+    """All loads of a fleet. The caller tells the end of each of their flows to `end_flow`."""
 
     def __init__(self, links: FleetLinks, plan: LoadPlan) -> None:
         self.links, self.plan, self.network, self.profile = links, plan, links.network, links.profile

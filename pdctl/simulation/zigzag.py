@@ -62,7 +62,7 @@ class HandedOver(Generic[Batch]):
 
 
 class LivePrefill(Generic[Batch]):
-    """One new prefill, from the begin of its load."""
+    """One new prefill, from the start of its load."""
 
     def __init__(self, layers: int, begun_ns: int, limit: AdmissionLimit | None = None) -> None:
         self.layers, self.begun_ns, self.limit = layers, begun_ns, limit or AdmissionLimit()

@@ -35,7 +35,7 @@ OTHERS = [name for name in ScalingPolicyName if name is not ScalingPolicyName.BL
 
 
 def bursts(seed: int) -> RequestTrace:
-    """Quiet, busy and quiet minutes, a third of the prompts with a common begin."""
+    """Quiet, busy and quiet minutes, a third of the prompts that start alike."""
     parts = [poisson(40, 3.0, seed), poisson(240, 25.0, seed + 1), poisson(40, 3.0, seed + 2)]
     rng, begin, requests = Random(seed), 0, list[TraceRequest]()
     for part in parts:

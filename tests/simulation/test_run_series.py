@@ -23,7 +23,7 @@ def test_replicas_keep_their_integral_whatever_the_bins() -> None:
         series = draw_series(run((), samples=samples))
         assert len(series.times_s) == min(BINS, count)
         assert series.times_s[-1] == 100
-        begins = [0, *times[1:]]  # the first value holds from the begin
+        begins = [0, *times[1:]]  # the first value holds from the start
         whole = sum(
             one.replicas[PREFILL] * (end - begin)
             for one, begin, end in zip(samples, begins, [*times[1:], 100 * SECOND], strict=True)

@@ -180,7 +180,7 @@ BROKEN: list[tuple[bytes, str]] = [
     (MOON + b'{"timestamp": NaN}\n', "{}:2: no JSON: NaN is no number"),
     (MOON + b'{"timestamp": ' + b"[" * 200_000 + b"\n", "{}:2: no JSON that can be read: it is nested too deeply"),
     (MOON + b'{"timestamp": 1e%s}\n' % (b"9" * 30), "{}:2: no JSON that can be read: a number is too large"),
-    (MOON + b'{"timestamps": 1}\n', "{}:2: `timestamp` is missing; did you mean it by `timestamps`?"),
+    (MOON + b'{"timestamps": 1}\n', "{}:2: `timestamp` is missing; is `timestamps` meant?"),
     (MOON + b'{"timestamp": 1, "output_length": 2}\n', "{}:2: `input_length` is missing"),
     (MOON.replace(b"0,", b"true,", 1), "{}:1: `timestamp` is `true`, expected a number of milliseconds from 0"),
     (MOON.replace(b"0,", b'"0",', 1), "{}:1: `timestamp` is `0`, expected a number of milliseconds from 0"),
