@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from enum import Enum
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pdctl import program, user_files
 from pdctl.cli.exits import INTERRUPTED
 from pdctl.cli.parameters import argument, option
-from pdctl.errors import ExitCode, UsageError
+from pdctl.errors import ExitCode, StorageError, UsageError
 from pdctl.policy import POLICIES, ScalingPolicyName
 from pdctl.policy.constraints import Limits
 from pdctl.policy.observation import JsonPlace, read_record
@@ -172,12 +173,18 @@ def command(
     )
     finished, whole = _run(work, jobs or _cores())
     outcome = collect_outcome(setup, work, finished)
-    if directory is not None:
-        _write_files(directory, outcome)
+    answer = term.out()
     if output is SimulationForm.JSON:
-        term.out().write(as_json(to_document(outcome)))
+        answer.write(as_json(to_document(outcome)))
     else:
-        simulation_table.show(outcome, term.out())
+        simulation_table.show(outcome, answer)
+    answer.flush()  # whatever becomes of the files
+    if directory is not None:
+        unwritten = [*(one.unwritten for one in finished if one.unwritten), *_write_files(directory, outcome)]
+        if unwritten:
+            raise StorageError(
+                f"--out {directory}: not written: {', '.join(unwritten)}", "free space there, or name another directory"
+            )
     return ExitCode.OK if whole else INTERRUPTED
 
 
@@ -357,7 +364,8 @@ def _progress(work: Sequence[RunJob]) -> Iterator[SimulationProgress | None]:
 def _directory(path: Path) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
-        user_files.write_whole(path / DOCUMENT, "")
+        with tempfile.TemporaryFile(dir=path):  # what is there stays until the runs are over
+            pass
     except OSError as error:
         raise UsageError(
             f"--out {path}: {(error.strerror or str(error)).lower()}", "name a directory that can be written"
@@ -365,8 +373,9 @@ def _directory(path: Path) -> Path:
     return path
 
 
-def _write_files(directory: Path, outcome: SimulationOutcome) -> None:
-    user_files.write_whole(directory / DOCUMENT, as_json(to_document(outcome)) + "\n")
+def _write_files(directory: Path, outcome: SimulationOutcome) -> Iterator[str]:
+    """Write the document and the page; yield those that cannot be written, and why."""
+    yield from _write(directory / DOCUMENT, as_json(to_document(outcome)) + "\n")
     try:
         from pdctl.render.simulation_page import to_html  # late: plotly, which is an extra
     except ModuleNotFoundError as error:
@@ -375,4 +384,11 @@ def _write_files(directory: Path, outcome: SimulationOutcome) -> None:
         fix = program.install_command(["plotly"], "report")
         term.err().write(f"note: {directory / PAGE} is not written: plotly is not installed ({fix})")
         return
-    user_files.write_whole(directory / PAGE, to_html(outcome))
+    yield from _write(directory / PAGE, to_html(outcome))
+
+
+def _write(file: Path, text: str) -> Iterator[str]:
+    try:
+        user_files.write_whole(file, text)
+    except OSError as error:
+        yield f"{file.name} ({(error.strerror or str(error)).lower()})"

@@ -47,11 +47,12 @@ class RunJob(NamedTuple):
 
 
 class FinishedRun(NamedTuple):
-    """`job`: its place in the list of jobs."""
+    """`job`: its place in the list of jobs. `unwritten`: which file its decisions are missing from, and why."""
 
     job: int
     statistics: RunStatistics
     series: RunSeries
+    unwritten: str = ""
 
 
 class RunProgress(NamedTuple):
@@ -186,11 +187,15 @@ def _run(number: int, job: RunJob, tell: Callable[[RunProgress], None]) -> Finis
             tell(RunProgress(number, now_ns, last_ns))
 
     run = simulate(job.fleet, trace, job.settings, progress)
+    unwritten = ""
     if job.directory is not None:
         file = job.directory / f"{job.name.replace(' ', '-')}-{job.settings.seed}.decisions.jsonl"
         documents = ({"time_s": when / SECOND, **one.document()} for when, one in run.decisions)
-        user_files.write_whole(file, "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in documents))
-    return FinishedRun(number, summarize_run(run, job.targets), draw_series(run))
+        try:
+            user_files.write_whole(file, "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in documents))
+        except OSError as error:  # the figures are worth more than this file
+            unwritten = f"{file.name} ({(error.strerror or str(error)).lower()})"
+    return FinishedRun(number, summarize_run(run, job.targets), draw_series(run), unwritten)
 
 
 def _failure(error: Exception) -> _FailedRun:

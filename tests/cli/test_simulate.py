@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -94,6 +95,61 @@ def test_the_directory_gets_the_document_the_decisions_and_the_page(tmp_path: Pa
     assert decisions, "the arrivals are too few for two prefills"
     assert all(one["schema"] == "pdctl.decision/1" and one["policy"] == "blitz" for one in decisions)
     assert [one["time_s"] for one in decisions] == sorted(one["time_s"] for one in decisions)
+
+
+def test_files_that_cannot_be_written_cost_no_figure(tmp_path: Path) -> None:
+    """The limit is between what the document takes and what a page does, or below the decisions of a run."""
+    words = ["1p1d", "--trace", SHORT, "--policy", "blitz,static", "--out", tmp_path, "--jobs", "2"]
+    earlier = within("simulate", *words)
+    assert (earlier.returncode, earlier.stderr) == (0, "")
+    kept = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    for blocks, lost in ((512, ["report.html"]), (0, sorted(name for name, data in kept.items() if data))):
+        argv = [sys.executable, "-m", "pdctl", "simulate", *map(str, words), "--seed", "0"]
+        limited = ["sh", "-c", f'ulimit -f {blocks}; exec "$@"', "sh", *argv]
+        done = subprocess.run(limited, capture_output=True, text=True, timeout=120, encoding="utf-8")
+        assert (done.returncode, done.stdout) == (4, earlier.stdout)
+        told = ", ".join(f"{name} (file too large)" for name in lost)
+        said, _, fix = done.stderr.partition("\n")
+        head, _, names = said.partition(": not written: ")
+        assert (head, sorted(names.split(", "))) == (f"error: --out {tmp_path}", told.split(", "))
+        assert fix.startswith("  fix: free space there")
+        assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == kept, "and no drafts"
+
+
+def test_what_the_directory_has_stays_until_the_runs_are_over(tmp_path: Path) -> None:
+    (tmp_path / "simulation.json").write_text("of an earlier run", encoding="utf-8")
+    words = ["2p1d", "--trace", "steady:rate=8,duration=20000", "--seeds", "2", "--jobs", "2", "--out", str(tmp_path)]
+    argv = [sys.executable, "-m", "pdctl", "simulate", *words]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        while len(children(process.pid)) < 2:
+            assert time.monotonic() < deadline, "two runs go on side by side"
+            time.sleep(0.05)
+        process.kill()
+    assert [file.name for file in tmp_path.iterdir()] == ["simulation.json"]
+    assert (tmp_path / "simulation.json").read_text("utf-8") == "of an earlier run"
+
+
+def test_ctrl_c_while_the_page_is_written_comes_after_the_figures(tmp_path: Path) -> None:
+    """The page is a pipe that somebody opened and does not read."""
+    page = tmp_path / "report.html"
+    os.mkfifo(page)
+    held = os.open(page, os.O_RDONLY | os.O_NONBLOCK)
+    argv = [sys.executable, "-m", "pdctl", "simulate", "1p1d", "--trace", SHORT, "--out", str(tmp_path)]
+    try:
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            watched = select.poll()
+            watched.register(held, select.POLLIN)
+            assert watched.poll(60_000), "the page is written"
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+    finally:
+        os.close(held)
+    assert (process.returncode, err) == (-signal.SIGINT, "")
+    assert out.startswith(SHORT)
+    assert (tmp_path / "simulation.json").stat().st_size > 0
 
 
 def test_ctrl_c_keeps_what_is_finished() -> None:
