@@ -75,7 +75,7 @@ class AdviceSettings(NamedTuple):
         return max(found)
 
 
-class FleetRecord(NamedTuple):
+class RecordedLook(NamedTuple):
     """One look. `at`: the time of day, as text; `observation`: None where nothing could be observed."""
 
     at: str
@@ -90,7 +90,7 @@ class FleetRecord(NamedTuple):
 class Advice(NamedTuple):
     """What the policies would do after a look. `undecided`: policy → why it cannot decide."""
 
-    look: FleetRecord
+    look: RecordedLook
     decisions: tuple[Decision, ...]
     undecided: Mapping[str, str]
 
@@ -114,7 +114,7 @@ class Adviser:
         self._history: deque[Observation] = deque()
         self._kept = 0  # replicas in the history
 
-    def advise(self, look: FleetRecord) -> Advice:
+    def advise(self, look: RecordedLook) -> Advice:
         if look.observation is None:
             return Advice(look, (), {})
         self._remember(self._given.rates.put_into(look.observation))
@@ -187,7 +187,7 @@ def read_settings(data: bytes, file: str, policies: tuple[ScalingPolicyName, ...
     return AdviceSettings(policies, settings, limits, rates)
 
 
-def read_looks(lines: Iterable[tuple[int, bytes]], file: str) -> Iterator[FleetRecord]:
+def read_looks(lines: Iterable[tuple[int, bytes]], file: str) -> Iterator[RecordedLook]:
     """The looks of the numbered lines of a record after its first. Raise UsageError for the first that is wrong."""
     last = None
     for at_line, line in lines:
@@ -207,7 +207,7 @@ def read_looks(lines: Iterable[tuple[int, bytes]], file: str) -> Iterator[FleetR
                     "keep the lines of a record in their order",
                 )
             last = observation.time_s
-        yield FleetRecord(at, observation, tuple(notes))
+        yield RecordedLook(at, observation, tuple(notes))
 
 
 def split_lines(chunks: Iterable[bytes], file: str) -> Iterator[tuple[int, bytes]]:

@@ -25,7 +25,7 @@ from pdctl.units import flag_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pdctl.autoscale.advice import AdviceSettings, FleetRecord
+    from pdctl.autoscale.advice import AdviceSettings, RecordedLook
     from pdctl.autoscale.fleet_watch import FleetWatch
 
 LARGEST = 64 << 20  # bytes of an observation and its history
@@ -160,8 +160,8 @@ def _bytes(file: str, name: str, flag: str, largest: int) -> bytes:
 
 def _advise(
     chosen: AdviceSettings,
-    looks: Iterator[FleetRecord],
-    keep: Callable[[FleetRecord], None],
+    looks: Iterator[RecordedLook],
+    keep: Callable[[RecordedLook], None],
     form: AdviceForm,
     verbose: bool,
 ) -> ExitCode:
@@ -182,9 +182,9 @@ def _advise(
     return ExitCode.OK if seen else ExitCode.NOT_PROBED
 
 
-def _observed(watch: FleetWatch, interval: float, count: int | None) -> Iterator[FleetRecord]:
+def _observed(watch: FleetWatch, interval: float, count: int | None) -> Iterator[RecordedLook]:
     """A look every `interval` seconds, the next at once where one took longer."""
-    from pdctl.autoscale.advice import FleetRecord
+    from pdctl.autoscale.advice import RecordedLook
 
     began, due, done = time.monotonic(), 0.0, 0
     while count is None or done < count:
@@ -194,7 +194,7 @@ def _observed(watch: FleetWatch, interval: float, count: int | None) -> Iterator
         at = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         found = watch.look(now)
         done += 1
-        yield FleetRecord(at, found.observation, found.notes)
+        yield RecordedLook(at, found.observation, found.notes)
 
 
 def _watch(
@@ -235,7 +235,7 @@ def _settings(file: str | None, asked: tuple[ScalingPolicyName, ...]) -> AdviceS
 
 def _recorded(
     file: str, asked: tuple[ScalingPolicyName, ...] | None, settings: str | None
-) -> tuple[AdviceSettings, Iterator[FleetRecord]]:
+) -> tuple[AdviceSettings, Iterator[RecordedLook]]:
     """What decides and the looks of a record; `asked` and `settings` take the place of the record's own."""
     from pdctl.autoscale import advice
 
@@ -258,7 +258,7 @@ def _chunks(file: str) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
-def _recorder(file: str | None, chosen: AdviceSettings) -> Iterator[Callable[[FleetRecord], None]]:
+def _recorder(file: str | None, chosen: AdviceSettings) -> Iterator[Callable[[RecordedLook], None]]:
     """What keeps each look in a new file, line by line, so that all but the last are there whatever happens."""
     if file is None:
         yield lambda _: None

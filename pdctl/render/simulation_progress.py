@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from pdctl.simulation.kernel import SECOND
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from pdctl.simulation.parallel_runs import RunProgress
 
 SHOWN = 8  # runs with a line of their own
-SECOND = 10**9  # ns
 
 
 class SimulationProgress:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.quick_definitions import NamedTuple
 from pdctl.render.term import prose, table, visible
-from pdctl.simulation.statistics import SECOND
+from pdctl.simulation.kernel import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

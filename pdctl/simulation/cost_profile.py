@@ -3,7 +3,7 @@
     a prefill step of n prompts:  a + b·Σ computed tokens + c·Σ (computed tokens × (cached tokens + computed tokens))
     a decode step of n rooms:     d + e·n + f·Σ tokens of their KV cache
 
-The keys of a profile's file are the fields; `Figure` says what each means and takes. Shipped ones are in profiles/.
+The keys of a profile's file are the fields, which say what each means and takes. Shipped ones are in profiles/.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from pathlib import Path
 
 from pdctl.errors import UsageError
 from pdctl.package_data import data
-from pdctl.policy.observation import Figure, JsonPlace, number, read_record, whole
+from pdctl.policy.observation import JsonPlace, number, read_record, whole
 from pdctl.suggestions import hint
 from pdctl.topology.diagnostic import ProblemReport
 from pdctl.topology.resolve import SUFFIXES, read_file
 from pdctl.topology.yaml_parser import List, Map, Node, Scalar, YamlText, parse, shape
-
-__all__ = ["PROFILES", "CostProfile", "Figure", "read_profile"]
 
 PROFILES = ("gpu-8b", "laptop")  # by their names in profiles/
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pdctl.replica.states import STATES, CountsAs, ReplicaState, Weights
 from pdctl.replica.transitions import ReplicaEvent
 from pdctl.simulation.decode import ATTO, RunningRooms
-from pdctl.simulation.kernel import SECOND, EventClass, Kernel, LoggedEvent
+from pdctl.simulation.kernel import SECOND, DueEvent, Kernel, LoggedEvent
 from pdctl.simulation.live_loading import LiveLoading
 from pdctl.simulation.prefill import PromptPasses
 from pdctl.simulation.prefix_cache import PrefixCache
@@ -33,8 +33,8 @@ CHANGES_ROLE = (
 class SimulatedFleet(LiveLoading):
     def __init__(self, shape: FleetShape, trace: RequestTrace, settings: SimulationSettings, kernel: Kernel) -> None:
         super().__init__(shape, trace, settings, kernel)
-        kernel.handlers[EventClass.TIMER] = self._timer
-        kernel.handlers[EventClass.LOAD_BEGINS] = self._begin_loads
+        kernel.handlers[DueEvent.TIMER] = self._timer
+        kernel.handlers[DueEvent.LOAD_BEGINS] = self._begin_loads
         self.startup_s: float | None = None  # of the last replica that was loaded: from its order until it serves
         self._ordered_ns: dict[int, int] = {}  # when each replica that does not serve yet was told to load
         self._to_load: deque[int] = deque()  # replicas that are not loading yet, in the order in which they will begin
@@ -58,9 +58,9 @@ class SimulatedFleet(LiveLoading):
         for number, event in orders:
             self.states.happen(now_ns, self.replicas[number], event)
         if self._to_load:
-            self.kernel.schedule(now_ns + self._start_ns, EventClass.LOAD_BEGINS, len(self._to_load))
+            self.kernel.schedule(now_ns + self._start_ns, DueEvent.LOAD_BEGINS, 0)
 
-    def _begin_loads(self, now_ns: int, _count: int, _token: int) -> None:
+    def _begin_loads(self, now_ns: int, _subject: int, _token: int) -> None:
         """All that were ordered by then: those that compute meanwhile last, as the end of a chain sends nothing on."""
         ready_ns = now_ns - self._start_ns
         targets = []
@@ -70,9 +70,8 @@ class SimulatedFleet(LiveLoading):
             return
         targets.sort(key=lambda one: one.takes_requests)
         loaded = [one for one in self.replicas if STATES[one.state].weights is Weights.RESIDENT]
-        loaded.sort(
-            key=lambda one: STATES[one.state].counts_as is CountsAs.PREFILL
-        )  # whose links are busy with KV cache
+        # Prefills last: their links are busy with KV cache.
+        loaded.sort(key=lambda one: STATES[one.state].counts_as is CountsAs.PREFILL)
         self._went_on(now_ns, self.loads.begin(now_ns, [one.number for one in targets], [one.number for one in loaded]))
 
     def layer_arrived(self, now_ns: int, flow: int) -> None:
@@ -103,7 +102,7 @@ class SimulatedFleet(LiveLoading):
         if replica.takes_requests or replica.takes_kv:
             self._serve(now_ns, replica)
         elif state is ReplicaState.SHUTTING_NULL:
-            self.kernel.schedule(now_ns + self._park_ns, EventClass.TIMER, replica.number, replica.stay)
+            self.kernel.schedule(now_ns + self._park_ns, DueEvent.TIMER, replica.number, replica.visit)
         elif state is ReplicaState.INACTIVE:
             replica.layers, replica.cache, replica.role = 0, None, CountsAs.NEITHER
             self.loads.keep_warm(now_ns, replica.number)
@@ -148,18 +147,18 @@ class SimulatedFleet(LiveLoading):
             return
         if replica.flipped_ns < 0 and replica.state in CHANGES_ROLE:
             replica.flipped_ns = now_ns + self._flip_ns
-            self.kernel.schedule(replica.flipped_ns, EventClass.TIMER, replica.number, replica.stay)
+            self.kernel.schedule(replica.flipped_ns, DueEvent.TIMER, replica.number, replica.visit)
         elif now_ns >= replica.flipped_ns:
             self.states.happen(now_ns, replica, event)
 
-    def _timer(self, now_ns: int, number: int, stay: int) -> None:
+    def _timer(self, now_ns: int, number: int, visit: int) -> None:
         replica = self.replicas[number]
-        if stay != replica.stay:
+        if visit != replica.visit:
             return
         if replica.state is not ReplicaState.SHUTTING_NULL:
             self.settle(now_ns, replica)
         elif self.loads.is_sending(number):
-            self.kernel.schedule(now_ns + max(self._park_ns, 1), EventClass.TIMER, number, stay)
+            self.kernel.schedule(now_ns + max(self._park_ns, 1), DueEvent.TIMER, number, visit)
         else:
             self.states.happen(now_ns, replica, ReplicaEvent.UNLOAD)
 

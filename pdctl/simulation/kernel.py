@@ -1,6 +1,6 @@
 """The clock of a simulation: a heap of what is due, and the log of what has happened with its SHA-256.
 
-What is due at the same nanosecond happens in the order of its class, then in the order in which it was scheduled, so
+What is due at the same nanosecond happens in the order of its kind, then in the order in which it was scheduled, so
 that a run is the same on every machine. Times are integer nanoseconds of simulated time.
 """
 
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-SECOND = 10**9
+SECOND = 10**9  # ns
 CHUNK = 1 << 16  # numbers of the log that are hashed at a time
 TURNS = 1 << 13  # events between two looks at the log's chunk and at whoever watches
 
 
-class EventClass:
+class DueEvent:
     """What is due. At one moment the end of something comes before what may begin because of it."""
 
     FLOW_ENDS = 0
@@ -32,16 +32,18 @@ class EventClass:
     ARRIVAL = 6
     DECISION = 7
     SAMPLE = 8
-    COUNT = 9
+
+
+DUE_EVENTS = DueEvent.SAMPLE + 1
 
 
 class LoggedEvent:
     """What a record of the log says of a room and a replica. Plain numbers: an Enum's member costs more to look up."""
 
     ARRIVED = 1
-    NOT_SERVED = 2  # no replica is large enough for it
+    TOO_LARGE = 2  # no replica is large enough for it
     PAGES_RESERVED = 3
-    PASS_BEGAN = 4
+    PROMPT_BEGAN = 4
     PROMPT_COMPUTED = 5
     TRANSFER_BEGAN = 6
     TRANSFER_ENDED = 7
@@ -86,14 +88,14 @@ class EventLog:
 
 
 class Kernel:
-    """`handlers`: what is called for each class with the time and the two numbers that were scheduled with it."""
+    """`handlers`: what is called for each kind with the time and the two numbers that were scheduled with it."""
 
     def __init__(self) -> None:
         self.log = EventLog()
         self.now_ns = 0
         self._due: list[tuple[int, int, int, int, int]] = []
         self._scheduled = 0
-        self.handlers: list[Callable[[int, int, int], None]] = [_unhandled] * EventClass.COUNT
+        self.handlers: list[Callable[[int, int, int], None]] = [_unhandled] * DUE_EVENTS
 
     def schedule(self, time_ns: int, kind: int, subject: int, token: int = 0) -> int:
         """Return the number of the entry, which is later than that of every entry before."""

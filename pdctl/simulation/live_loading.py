@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.replica.states import ReplicaState
 from pdctl.replica.transitions import ReplicaEvent
-from pdctl.simulation.kernel import EventClass, Kernel
+from pdctl.simulation.kernel import DueEvent, Kernel
 from pdctl.simulation.room_path import RoomPath
 from pdctl.simulation.zigzag import LivePrefill
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class LiveLoading(RoomPath):
     def __init__(self, shape: FleetShape, trace: RequestTrace, settings: SimulationSettings, kernel: Kernel) -> None:
         super().__init__(shape, trace, settings, kernel)
-        kernel.handlers[EventClass.LAYER_ENDS] = self._layer_ends
+        kernel.handlers[DueEvent.LAYER_ENDS] = self._layer_ends
         self._live: dict[int, LivePrefill[PromptBatch]] = {}  # new prefills, the longest loading first
         self._waiting_olds: dict[int, None] = {}  # old prefills that found nothing to take over
 
@@ -59,9 +59,11 @@ class LiveLoading(RoomPath):
             return
         end_ns = live.begin_layer(now_ns)
         if end_ns is not None:
-            self.kernel.schedule(end_ns, EventClass.LAYER_ENDS, number)
-        replica.parked = len(live.batches)
-        if live.loaded and not replica.parked and now_ns >= live.busy_until_ns:  # not with a layer of one handed over
+            self.kernel.schedule(end_ns, DueEvent.LAYER_ENDS, number)
+        replica.parked_batches = len(live.batches)
+        if (
+            live.loaded and not replica.parked_batches and now_ns >= live.busy_until_ns
+        ):  # not with a layer of one handed over
             replica.relay_empty = True
             self.settle(now_ns, replica)
         else:
@@ -116,7 +118,7 @@ class LiveLoading(RoomPath):
             for room in handed.batch.rooms:
                 self._hand_over(new, old, room, handed.layer)
                 passes.parts.append((room, 0, self.requests.prompt[room], True))
-            self.kernel.schedule(handed.at_ns + handed.left_ns, EventClass.PASS_ENDS, old.number)
+            self.kernel.schedule(handed.at_ns + handed.left_ns, DueEvent.PASS_ENDS, old.number)
             old.relay_empty = False
             self._begin_pass(now_ns, new)
             return

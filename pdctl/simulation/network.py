@@ -21,11 +21,11 @@ from heapq import heapify, heappop, heapreplace
 from typing import TYPE_CHECKING
 
 from pdctl.quick_definitions import NamedTuple
+from pdctl.simulation.kernel import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SECOND = 10**9
 SLACK = 1e-9  # relative: rates closer than that are the same, and a link that near to its rate is full
 LOCAL_ROUNDS = 12  # of mending around a change; then all that is connected is shared out anew
 NONE_ON = -1

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 from pdctl import user_files
 from pdctl.errors import PdctlError, UsageError, limit_reached
 from pdctl.quick_definitions import NamedTuple
+from pdctl.simulation.kernel import SECOND
 from pdctl.simulation.run import simulate
 from pdctl.simulation.run_series import draw_series
 from pdctl.simulation.simulation_document import SimulationOutcome, UnfinishedRun
-from pdctl.simulation.statistics import SECOND, summarize_policy, summarize_run
+from pdctl.simulation.statistics import summarize_policy, summarize_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

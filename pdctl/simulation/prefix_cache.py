@@ -17,9 +17,6 @@ class PrefixCache:
     def __init__(self) -> None:
         self._blocks: dict[int, None] = {}  # the longest unused first
 
-    def __len__(self) -> int:
-        return len(self._blocks)
-
     def find(self, blocks: Sequence[int]) -> int:
         """How many of the first blocks of a prompt are there."""
         here = self._blocks
@@ -37,6 +34,3 @@ class PrefixCache:
         if len(here) > room_for:
             for block in list(islice(here, len(here) - max(0, room_for))):
                 del here[block]
-
-    def clear(self) -> None:
-        self._blocks.clear()

@@ -48,28 +48,19 @@ class SimulatedReplica:
     """What one replica has at hand. Blocks are charged to it for prompts it computes and for rooms it decodes."""
 
     __slots__ = (
-        *("number", "state", "stay", "since_ns", "gpus", "takes_requests", "takes_kv", "settles", "role", "flipped_ns"),
-        *("lock_held", "lock_pending", "senders", "callers", "used", "capacity"),
-        *(
-            "prefill_blocks",
-            "passes",
-            "given",
-            "queued_tokens",
-            "waiting_tokens",
-            "unfinished",
-            "outbox",
-            "sending",
-            "cache",
-        ),
+        *("number", "state", "visit", "since_ns", "gpus", "takes_requests", "takes_kv", "settles"),
+        *("role", "flipped_ns", "lock_held", "lock_pending", "senders", "callers", "used", "capacity"),
+        *("prefill_blocks", "passes", "given", "queued_tokens", "waiting_tokens"),
+        *("unfinished", "outbox", "sending", "cache"),
         *("running", "inbox", "promised", "without_pages", "demand", "slots", "turn", "due_ns", "due_steps"),
-        *("layers", "parked", "relay_empty"),
+        *("layers", "parked_batches", "relay_empty"),
     )
 
     def __init__(self, number: int, gpus: int) -> None:
         self.number = number
         self.gpus = gpus
         self.state = ReplicaState.INACTIVE
-        self.stay = 0  # how often the state has changed: a timer of an earlier one is void
+        self.visit = 0  # how often the state has changed: a timer of an earlier one is void
         self.since_ns = 0
         self.takes_requests = self.takes_kv = self.settles = False
         self.role = CountsAs.NEITHER  # that it last served in
@@ -97,7 +88,7 @@ class SimulatedReplica:
         self.turn = self.due_ns = self.due_steps = 0  # the end of a step that is waited for
         # Its weights.
         self.layers = 0
-        self.parked = 0
+        self.parked_batches = 0
         self.relay_empty = False
 
     @property
@@ -137,7 +128,7 @@ class ReplicaStates:
             inbox=len(replica.inbox),
             unfinished_migrations=replica.unfinished,
             used_blocks=replica.used,
-            parked_batches=replica.parked,
+            parked_batches=replica.parked_batches,
             lock_held=replica.lock_held,
             lock_pending=replica.lock_pending,
             lock_with_sender=replica.senders > 0,
@@ -195,7 +186,7 @@ class ReplicaStates:
     def _enter(self, replica: SimulatedReplica, state: ReplicaState) -> None:
         facts = STATES[state]
         replica.state = state
-        replica.stay += 1
+        replica.visit += 1
         replica.takes_requests, replica.takes_kv = facts.takes_requests, facts.takes_kv
         replica.settles, replica.flipped_ns = state in OWN_EVENTS, -1
 

@@ -46,8 +46,6 @@ class FleetSample(NamedTuple):
     time_ns: int
     replicas: Mapping[ReplicaState, int]
     waiting_requests: int
-    waiting_prompt_tokens: int
-    running_rooms: int
     kv_use: float  # used blocks / blocks, over the decodes; 0 without any
 
 
@@ -83,4 +81,4 @@ class SimulationRun(NamedTuple):
     parameter_bytes: int
     decode_imbalance: float  # mean over samples of most used blocks / mean over the decodes; 1 where none is used
     cut_at_ns: int | None = None
-    not_served: int = 0  # requests that are too large for any replica
+    too_large: int = 0  # requests that are too large for any replica

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from pdctl.replica.states import ReplicaState
 from pdctl.simulation.decode import ATTO_PER_NS, DecodeCosts
 from pdctl.simulation.fleet_shape import FirstTokenFrom, RequestRouting
-from pdctl.simulation.kernel import SECOND, EventClass, Kernel, LoggedEvent
+from pdctl.simulation.kernel import SECOND, DueEvent, Kernel, LoggedEvent
 from pdctl.simulation.network import Network
 from pdctl.simulation.prefill import PrefillCosts
 from pdctl.simulation.replica_choice import NOBODY, LeastLoadedReplica, ReplicaInTurn, UngatedReplica
 from pdctl.simulation.replicas import ReplicaStates, SimulatedReplica
-from pdctl.simulation.request_rows import RequestRows
+from pdctl.simulation.request_progress import RequestProgress
 from pdctl.simulation.weight_loads import FleetLinks, WeightLoads
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class RoomPath:
     def __init__(self, shape: FleetShape, trace: RequestTrace, settings: SimulationSettings, kernel: Kernel) -> None:
         self.shape, self.settings, self.kernel = shape, settings, kernel
-        self.requests = RequestRows(trace, shape)
+        self.requests = RequestProgress(trace, shape)
         self.network = Network()
         machines = [number // shape.replicas_per_machine for number in range(shape.replicas)]
         self.links = FleetLinks(self.network, shape.prefill, machines)
@@ -44,10 +44,9 @@ class RoomPath:
         )
         self.waiting_tokens = self.waiting_requests = 0  # of prompts that no prefill has begun
         self.used_blocks = self.prefill_blocks = 0
-        self.arrived = self.arrived_prompt = self.arrived_output = 0
+        self.requests_seen = self.prompt_tokens_seen = self.output_tokens_seen = 0
         self.computed_tokens = self.prefill_busy_ns = 0
         self.decode_steps = self.decode_busy_ns = 0
-        self.running_rooms = 0
         self.kv_bytes = 0
         self.decode_used = [0] * shape.replicas  # blocks of rooms, by replica; 0 for what is no decode
         self._shared = settings.routing is RequestRouting.SHARED_QUEUE
@@ -81,14 +80,14 @@ class RoomPath:
         self._nvlink = shape.prefill.nvlink_bytes_per_s > 0
         self._one_sender = settings.one_sender
         handlers = kernel.handlers
-        handlers[EventClass.ARRIVAL] = self._arrive
-        handlers[EventClass.PASS_ENDS] = self._pass_ends
-        handlers[EventClass.STEP_ENDS] = self._step_ends
-        handlers[EventClass.FLOW_ENDS] = self._flow_ends
+        handlers[DueEvent.ARRIVAL] = self._request_arrives
+        handlers[DueEvent.PASS_ENDS] = self._pass_ends
+        handlers[DueEvent.STEP_ENDS] = self._step_ends
+        handlers[DueEvent.FLOW_ENDS] = self._flow_ends
 
     def begin(self) -> None:
         if self.requests.arrival:
-            self.kernel.schedule(self.requests.arrival[0] + self._before_ns, EventClass.ARRIVAL, 0)
+            self.kernel.schedule(self.requests.arrival[0] + self._before_ns, DueEvent.ARRIVAL, 0)
 
     @property
     def finished(self) -> bool:
@@ -96,25 +95,25 @@ class RoomPath:
 
     # A request arrives.
 
-    def _arrive(self, now_ns: int, room: int, _token: int) -> None:
+    def _request_arrives(self, now_ns: int, room: int, _token: int) -> None:
         requests = self.requests
         arrival, count = requests.arrival, len(requests.arrival)
         moment = arrival[room]
         while room < count and arrival[room] == moment:
             self._write((now_ns, LoggedEvent.ARRIVED, room, NOBODY))
-            self.arrived += 1
-            self.arrived_prompt += requests.prompt[room]
-            self.arrived_output += requests.output[room]
+            self.requests_seen += 1
+            self.prompt_tokens_seen += requests.prompt[room]
+            self.output_tokens_seen += requests.output[room]
             self._route(now_ns, room)
             room += 1
         if room < count:
-            self.kernel.schedule(arrival[room] + self._before_ns, EventClass.ARRIVAL, room)
+            self.kernel.schedule(arrival[room] + self._before_ns, DueEvent.ARRIVAL, room)
 
     def _route(self, now_ns: int, room: int) -> None:
         requests = self.requests
         if room in self._too_large:
-            self._write((now_ns, LoggedEvent.NOT_SERVED, room, NOBODY))
-            requests.not_served += 1
+            self._write((now_ns, LoggedEvent.TOO_LARGE, room, NOBODY))
+            requests.too_large += 1
             self._end_request()
             return
         prompt = requests.prompt[room]
@@ -208,7 +207,7 @@ class RoomPath:
         takes_new = not self._shared or prefill.takes_requests
         spent = passes.begin(self.requests.prompt, self._start_prompt, takes_new)
         if passes.parts:
-            self.kernel.schedule(now_ns + spent, EventClass.PASS_ENDS, prefill.number)
+            self.kernel.schedule(now_ns + spent, DueEvent.PASS_ENDS, prefill.number)
         elif self._shared and takes_new and not passes.queue:  # else it waits for memory
             self._idle[prefill.number] = None
 
@@ -227,7 +226,7 @@ class RoomPath:
             prefill.given += 1
         else:
             prefill.waiting_tokens -= requests.prompt[room]
-        self._write((self.kernel.now_ns, LoggedEvent.PASS_BEGAN, room, prefill.number))
+        self._write((self.kernel.now_ns, LoggedEvent.PROMPT_BEGAN, room, prefill.number))
         if prefill.cache is None:
             return 0
         found = prefill.cache.find(requests.prefix_blocks[room]) * self._prefix_tokens
@@ -300,10 +299,11 @@ class RoomPath:
         while outbox and not (self._one_sender and source.sending):
             number = self.decodes.choose()
             decode = self.replicas[number] if number != NOBODY else None
-            self.states.decode_scarce = decode is None or not self._fits(decode, outbox[0])
+            self.states.decode_scarce = True
             if decode is None or not self._fits(decode, outbox[0]):
                 self._senders[source.number] = None
                 return
+            self.states.decode_scarce = False
             room = outbox.popleft()
             requests.decode[room] = number
             decode.demand += requests.blocks[room]
@@ -312,7 +312,7 @@ class RoomPath:
             self._send(now_ns, room)
 
     def _offer(self, decode: SimulatedReplica) -> None:
-        """Say the load of a decode; it is none to choose where it may not be sent to now."""
+        """Tell the choice of decodes how loaded one is, or that nothing may be sent to it now."""
         taken = self._shared and (decode.slots >= self._slots or (self._one_sender and decode.senders))
         if decode.takes_kv and not taken:
             self.decodes.put(decode.number, decode.demand)
@@ -358,7 +358,7 @@ class RoomPath:
     def schedule_flows(self, changes: Iterable[FlowChange]) -> None:
         schedule = self.kernel.schedule
         for finish_ns, flow, version in changes:
-            schedule(finish_ns, EventClass.FLOW_ENDS, flow, version)
+            schedule(finish_ns, DueEvent.FLOW_ENDS, flow, version)
 
     def _flow_ends(self, now_ns: int, flow: int, version: int) -> None:
         if not self.network.is_current(flow, version):
@@ -371,9 +371,9 @@ class RoomPath:
         requests = self.requests
         requests.transfers[room] -= 1
         if not requests.transfers[room] and requests.sent[room] == requests.prompt[room]:
-            self._arrived(now_ns, room)
+            self._kv_cache_arrived(now_ns, room)
 
-    def _arrived(self, now_ns: int, room: int) -> None:
+    def _kv_cache_arrived(self, now_ns: int, room: int) -> None:
         requests = self.requests
         source, decode = self.replicas[requests.source[room]], self.replicas[requests.decode[room]]
         self._write((now_ns, LoggedEvent.TRANSFER_ENDED, room, decode.number))
@@ -433,7 +433,7 @@ class RoomPath:
     def _wait_for(self, decode: SimulatedReplica, due_ns: int, steps: int) -> None:
         decode.turn += 1
         decode.due_ns, decode.due_steps = due_ns, steps
-        self.kernel.schedule(due_ns, EventClass.STEP_ENDS, decode.number, decode.turn)
+        self.kernel.schedule(due_ns, DueEvent.STEP_ENDS, decode.number, decode.turn)
 
     def _step_ends(self, now_ns: int, number: int, turn: int) -> None:
         decode, requests = self.replicas[number], self.requests
@@ -454,7 +454,6 @@ class RoomPath:
                     requests.tbt[room] = tbt
                     self._free_room(decode, room)
                     self._end_room(now_ns, room, number)
-                    self.running_rooms -= 1
         inbox = decode.inbox
         while inbox and inbox[0][0] <= now_ns:
             freed |= self._join(now_ns, decode, inbox.pop(0)[1])
@@ -487,7 +486,6 @@ class RoomPath:
             requests.end[room] = requests.first_token[room]
             return True
         running.join(room, requests.prompt[room] + 1, output - 1, gap)
-        self.running_rooms += 1
         return False
 
     def _free_room(self, decode: SimulatedReplica, room: int) -> None:

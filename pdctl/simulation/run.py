@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.replica.states import ReplicaState
 from pdctl.simulation.fleet import SimulatedFleet
-from pdctl.simulation.kernel import SECOND, EventClass, Kernel
+from pdctl.simulation.kernel import SECOND, DueEvent, Kernel
 from pdctl.simulation.result import FleetSample, RequestColumns, SimulationRun
 from pdctl.simulation.scaling import ScalingLoop
 
@@ -65,7 +65,7 @@ def simulate(
         parameter_bytes=simulated.loads.bytes_moved,
         decode_imbalance=sampler.imbalance,
         cut_at_ns=None if completed else end_ns,
-        not_served=requests.not_served,
+        too_large=requests.too_large,
     )
 
 
@@ -92,8 +92,8 @@ class FleetSampler:
         self._imbalance = 0.0
         self._taken = self._compared = 0
         self._stride = 1 + len(fleet.replicas) // FEW_REPLICAS
-        fleet.kernel.handlers[EventClass.SAMPLE] = self._sample
-        fleet.kernel.schedule(0, EventClass.SAMPLE, 0)
+        fleet.kernel.handlers[DueEvent.SAMPLE] = self._sample
+        fleet.kernel.schedule(0, DueEvent.SAMPLE, 0)
 
     @property
     def imbalance(self) -> float:
@@ -110,8 +110,6 @@ class FleetSampler:
                 now_ns,
                 {state: count for state, count in counts.items() if count},
                 fleet.waiting_requests,
-                fleet.waiting_tokens,
-                fleet.running_rooms,
                 used / (decodes * fleet.shape.decode.kv_blocks) if decodes else 0.0,
             )
         )
@@ -122,4 +120,4 @@ class FleetSampler:
         if len(self.samples) >= MOST_SAMPLES:
             del self.samples[1::2]
             self._every_ns *= 2
-        fleet.kernel.schedule(now_ns + self._every_ns, EventClass.SAMPLE, 0)
+        fleet.kernel.schedule(now_ns + self._every_ns, DueEvent.SAMPLE, 0)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from pdctl.quick_definitions import NamedTuple
 from pdctl.replica.states import ReplicaState
-from pdctl.simulation.statistics import SECOND, percentile
+from pdctl.simulation.kernel import SECOND
+from pdctl.simulation.statistics import percentile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,7 +13,7 @@ from pdctl.policy.observation import Arrival, MeasuredTraffic, Observation, Queu
 from pdctl.policy.orders import FleetView, ReplicaView, plan_orders
 from pdctl.quick_definitions import NamedTuple
 from pdctl.replica.states import CountsAs, ReplicaState
-from pdctl.simulation.kernel import SECOND, EventClass, LoggedEvent
+from pdctl.simulation.kernel import SECOND, DueEvent, LoggedEvent
 from pdctl.simulation.weight_loads import LoadPlan
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ class ScalingLoop:
         self.decisions: list[tuple[int, Decision]] = []
         if every_s is not None:
             self._every_ns = max(1, round(every_s * SECOND))
-            fleet.kernel.handlers[EventClass.DECISION] = self._decide
-            fleet.kernel.schedule(self._every_ns, EventClass.DECISION, 0)
+            fleet.kernel.handlers[DueEvent.DECISION] = self._decide
+            fleet.kernel.schedule(self._every_ns, DueEvent.DECISION, 0)
 
     def _decide(self, now_ns: int, _subject: int, _token: int) -> None:
         fleet = self._fleet
@@ -63,7 +63,7 @@ class ScalingLoop:
             orders = plan_orders(decision, self._view(now_ns, decision))
             fleet.perform(now_ns, orders)
         self._keep(now_ns, decision)
-        fleet.kernel.schedule(now_ns + self._every_ns, EventClass.DECISION, 0)
+        fleet.kernel.schedule(now_ns + self._every_ns, DueEvent.DECISION, 0)
 
     def _keep(self, now_ns: int, decision: Decision) -> None:
         """Of decisions that change nothing and refuse the same, the first."""
@@ -86,11 +86,11 @@ class ScalingLoop:
         if gain.decode_steps:
             self._itl_s = gain.decode_busy_ns / gain.decode_steps / SECOND
         listed = tuple(self._load_of(one) for one in fleet.replicas if one.state is not ReplicaState.INACTIVE)
-        arrived = gain.arrived
+        arrived = gain.requests_seen
         traffic = MeasuredTraffic(
             requests_per_s=arrived / seconds,
-            prompt_tokens=gain.arrived_prompt / arrived if arrived else None,
-            output_tokens=gain.arrived_output / arrived if arrived else None,
+            prompt_tokens=gain.prompt_tokens_seen / arrived if arrived else None,
+            output_tokens=gain.output_tokens_seen / arrived if arrived else None,
             itl_s=self._itl_s or None,
             kv_arrival_tokens_per_s=gain.computed_tokens / seconds,
             startup_s=fleet.startup_s,
@@ -170,15 +170,15 @@ class _Counters(NamedTuple):
     prefill_busy_ns: int
     decode_steps: int
     decode_busy_ns: int
-    arrived: int
-    arrived_prompt: int
-    arrived_output: int
+    requests_seen: int
+    prompt_tokens_seen: int
+    output_tokens_seen: int
 
     @staticmethod
     def of(fleet: SimulatedFleet, now_ns: int) -> _Counters:
         return _Counters(
             *(now_ns, fleet.computed_tokens, fleet.prefill_busy_ns, fleet.decode_steps, fleet.decode_busy_ns),
-            *(fleet.arrived, fleet.arrived_prompt, fleet.arrived_output),
+            *(fleet.requests_seen, fleet.prompt_tokens_seen, fleet.output_tokens_seen),
         )
 
 

@@ -6,7 +6,8 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from pdctl.quick_definitions import NamedTuple
-from pdctl.simulation.statistics import FIGURES, SECOND
+from pdctl.simulation.kernel import SECOND
+from pdctl.simulation.statistics import FIGURES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pdctl.errors import UsageError
 from pdctl.quick_definitions import NamedTuple
 from pdctl.replica.transitions import Trigger
+from pdctl.simulation.kernel import SECOND
 from pdctl.units import flag_seconds
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from pdctl.simulation.fleet_shape import SimulationSettings
     from pdctl.simulation.result import SimulationRun
 
-SECOND = 10**9  # ns
 RESAMPLES = 2000  # of the seeds, for an interval
 COVERED = 0.95  # share of the resampled means that an interval covers
 
@@ -242,7 +242,7 @@ def _figures() -> tuple[StatisticFigure, ...]:
             lambda it: it.run.decode_imbalance),
         row(("requests",), "requests that arrived", lambda it: it.requests),
         row(("unserved",), "those of them that did not end", lambda it: it.unserved),
-        row(("too_large",), "those of them that no replica has room for", lambda it: it.run.not_served),
+        row(("too_large",), "those of them that no replica has room for", lambda it: it.run.too_large),
         row(("length_s",), f"{seconds} of simulated time", lambda it: it.seconds),
     )  # fmt: skip
 

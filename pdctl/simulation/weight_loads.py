@@ -21,7 +21,7 @@ from heapq import heapify, heapreplace
 from typing import TYPE_CHECKING
 
 from pdctl.quick_definitions import NamedTuple
-from pdctl.simulation.network import SECOND
+from pdctl.simulation.kernel import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

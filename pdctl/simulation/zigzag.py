@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 from pdctl.quick_definitions import NamedTuple
-from pdctl.simulation.network import SECOND
+from pdctl.simulation.kernel import SECOND
 
 Batch = TypeVar("Batch")
 

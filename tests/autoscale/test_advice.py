@@ -15,7 +15,7 @@ from pdctl.autoscale.advice import (
     AdviceSettings,
     Adviser,
     FixedRates,
-    FleetRecord,
+    RecordedLook,
     as_members,
     choose_policies,
     read_looks,
@@ -32,15 +32,15 @@ from tests.policy.fleet import fleet, replica
 PLAIN = AdviceSettings(ADVISERS, {}, Limits(), FixedRates())
 
 
-def looks(*observations: Observation | None) -> list[FleetRecord]:
-    return [FleetRecord(f"at {number}", one, (f"note {number}",)) for number, one in enumerate(observations)]
+def looks(*observations: Observation | None) -> list[RecordedLook]:
+    return [RecordedLook(f"at {number}", one, (f"note {number}",)) for number, one in enumerate(observations)]
 
 
-def record(chosen: AdviceSettings, seen: list[FleetRecord]) -> bytes:
+def record(chosen: AdviceSettings, seen: list[RecordedLook]) -> bytes:
     return b"".join(json.dumps(one.document()).encode() + b"\n" for one in (chosen, *seen))
 
 
-def replayed(data: bytes) -> tuple[AdviceSettings, list[FleetRecord]]:
+def replayed(data: bytes) -> tuple[AdviceSettings, list[RecordedLook]]:
     lines = split_lines([data[:7], data[7:]], "r.jsonl")
     number, first = next(lines)
     return read_settings(first, f"r.jsonl:{number}", None), list(read_looks(lines, "r.jsonl"))
@@ -116,12 +116,12 @@ def test_limits_and_settings_hold() -> None:
 def test_looks_are_kept_as_far_back_as_a_policy_goes() -> None:
     adviser = Adviser(PLAIN._replace(policies=choose_policies("kpa")))
     for second in range(0, 600, 5):
-        adviser.advise(FleetRecord("", dataclasses.replace(fleet(), time_s=float(second)), ()))
+        adviser.advise(RecordedLook("", dataclasses.replace(fleet(), time_s=float(second)), ()))
     kept = [one.time_s for one in adviser._history]
     assert (kept[0], kept[-1]) == (535.0, 595.0), "kpa averages over 60 s"
     long = Adviser(PLAIN._replace(policies=choose_policies("dynamo-throughput,kpa")))
     for second in range(0, 600, 5):
-        long.advise(FleetRecord("", dataclasses.replace(fleet(), time_s=float(second)), ()))
+        long.advise(RecordedLook("", dataclasses.replace(fleet(), time_s=float(second)), ()))
     assert long._history[0].time_s == 415.0, "dynamo-throughput over 180 s"
 
 

@@ -21,8 +21,9 @@ from pdctl.policy import POLICIES
 from pdctl.policy.constraints import Limits
 from pdctl.simulation.cost_profile import read_profile
 from pdctl.simulation.fleet_shape import FleetShape, RequestRouting, SimulationSettings
+from pdctl.simulation.kernel import SECOND
 from pdctl.simulation.parallel_runs import RunJob, run_jobs
-from pdctl.simulation.statistics import FIGURES, SECOND, read_targets, summarize_policy
+from pdctl.simulation.statistics import FIGURES, read_targets, summarize_policy
 from pdctl.simulation.synthetic import make_request_trace, trace_names
 from pdctl.simulation.trace_files import read_request_trace
 from pdctl.suggestions import hint

@@ -11,10 +11,11 @@ from pdctl.policy import ScalingPolicyName
 from pdctl.replica.states import ReplicaState
 from pdctl.replica.transitions import ReplicaEvent
 from pdctl.simulation.fleet_shape import SimulationSettings
+from pdctl.simulation.kernel import SECOND
 from pdctl.simulation.result import FleetSample, GpuTime, RequestColumns, SimulationRun, StateChange
 from pdctl.simulation.run_series import draw_series
 from pdctl.simulation.simulation_document import SimulationOutcome, SimulationSetup
-from pdctl.simulation.statistics import SECOND, SloTargets, summarize_policy, summarize_run
+from pdctl.simulation.statistics import SloTargets, summarize_policy, summarize_run
 from pdctl.simulation.weight_loads import LoadPlan
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def busy_run(policy: str, seed: int, speed: float) -> SimulationRun:
             ReplicaState.INACTIVE: 4,
         }
         waiting = int(40 / speed * draw()) if late else int(3 * draw())
-        samples.append(FleetSample(second * SECOND // 2, replicas, waiting, waiting * 500, 30, 0.3 + 0.3 * late))
+        samples.append(FleetSample(second * SECOND // 2, replicas, waiting, 0.3 + 0.3 * late))
     gpu_time = GpuTime(300.0 * speed, 20.0 * draw(), 30.0 * draw())
     return run(rows, policy, seed, 62, samples, gpu_time)
 

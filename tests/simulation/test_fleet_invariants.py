@@ -13,7 +13,7 @@ from pdctl.replica.states import STATES, CountsAs, IngressLock, ReplicaState, We
 from pdctl.replica.transitions import Trigger
 from pdctl.simulation.fleet import SimulatedFleet
 from pdctl.simulation.fleet_shape import FirstTokenFrom, FleetShape, RequestRouting, SimulationSettings
-from pdctl.simulation.kernel import SECOND, EventClass, Kernel, LoggedEvent
+from pdctl.simulation.kernel import DUE_EVENTS, SECOND, Kernel, LoggedEvent
 from pdctl.simulation.replica_choice import NOBODY
 from pdctl.simulation.replicas import SPENT_ON
 from pdctl.simulation.request_trace import RequestTrace, TraceRequest
@@ -98,7 +98,7 @@ class CheckedFleet:
         self.scaling = ScalingLoop(self.fleet, settings)
         self.limits = settings.limits
         self.one_sender = settings.one_sender
-        for kind in range(EventClass.COUNT):
+        for kind in range(DUE_EVENTS):
             self.kernel.handlers[kind] = self.checked(self.kernel.handlers[kind])
         self.fleet.begin()
         self.kernel.run(10**15)
@@ -172,12 +172,12 @@ class CheckedFleet:
         fleet = self.fleet
         assert fleet.finished
         finished = Counter(record[2] for record in self.records if record[1] == LoggedEvent.FINISHED)
-        left_out = Counter(record[2] for record in self.records if record[1] == LoggedEvent.NOT_SERVED)
-        assert len(left_out) == fleet.requests.not_served
+        left_out = Counter(record[2] for record in self.records if record[1] == LoggedEvent.TOO_LARGE)
+        assert len(left_out) == fleet.requests.too_large
         assert finished + left_out == Counter(range(len(fleet.requests.arrival)))
         joined = Counter(record[2] for record in self.records if record[1] == LoggedEvent.JOINED)
         assert all(count == 1 for count in joined.values())
-        assert fleet.used_blocks == fleet.waiting_tokens == fleet.running_rooms == 0
+        assert fleet.used_blocks == fleet.waiting_tokens == sum(one.running_rooms for one in fleet.replicas) == 0
         assert fleet.waiting_requests == 0
         times = [record[0] for record in self.records]
         assert times == sorted(times)

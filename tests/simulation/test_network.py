@@ -9,7 +9,8 @@ from fractions import Fraction
 
 import pytest
 
-from pdctl.simulation.network import SECOND, Network
+from pdctl.simulation.kernel import SECOND
+from pdctl.simulation.network import Network
 from tests.cases import for_each
 
 

@@ -15,7 +15,7 @@ from pdctl.replica.states import ReplicaState
 from pdctl.replica.transitions import ReplicaEvent
 from pdctl.simulation.fleet import SimulatedFleet
 from pdctl.simulation.fleet_shape import FirstTokenFrom, FleetShape, RequestRouting, SimulationSettings
-from pdctl.simulation.kernel import EventClass, Kernel
+from pdctl.simulation.kernel import DueEvent, Kernel
 from pdctl.simulation.run import simulate
 from pdctl.simulation.weight_loads import LoadPlan
 from tests.cases import for_each
@@ -92,7 +92,7 @@ def test_a_room_joins_at_the_end_of_the_step_under_way() -> None:
 
 def test_a_request_that_fits_nowhere_is_not_served_and_the_others_are() -> None:
     run = simulate(shape(kv_blocks=20), given((0.0, 1000, 100), (0.0, 2000, 100), (0.1, 900, 10)), SimulationSettings())
-    assert run.not_served == 1
+    assert run.too_large == 1
     assert run.requests.first_token_ns[1] == run.requests.end_ns[1] == -1
     assert min(run.requests.end_ns[0], run.requests.end_ns[2]) > 0
 
@@ -190,9 +190,9 @@ def test_a_change_of_role_takes_its_time_and_a_load_or_a_return_to_the_old_role_
         started.append(fleet.startup_s)
         fleet.perform(now_ns, [ReplicaOrder(orders[at][1], orders[at][2])])
 
-    kernel.handlers[EventClass.DECISION] = order
+    kernel.handlers[DueEvent.DECISION] = order
     for at, (second, _, _) in enumerate(orders):
-        kernel.schedule(second * 1000 * MS, EventClass.DECISION, at)
+        kernel.schedule(second * 1000 * MS, DueEvent.DECISION, at)
     fleet.begin()
     kernel.run(10**15)
     serving = (ReplicaState.PREFILL, ReplicaState.DECODE)

@@ -7,9 +7,9 @@ from random import Random
 import pytest
 
 from pdctl.replica.states import ReplicaState
+from pdctl.simulation.kernel import SECOND
 from pdctl.simulation.result import FleetSample
 from pdctl.simulation.run_series import BINS, draw_series
-from pdctl.simulation.statistics import SECOND
 from tests.simulation.made_up import busy_run, run
 
 PREFILL, DECODE, INACTIVE = ReplicaState.PREFILL, ReplicaState.DECODE, ReplicaState.INACTIVE
@@ -19,7 +19,7 @@ def test_replicas_keep_their_integral_whatever_the_bins() -> None:
     draw = Random(3).random
     for count in (1, 2, 239, 240, 241, 5000):
         times = sorted(int(draw() * 100 * SECOND) for _ in range(count))
-        samples = [FleetSample(when, {PREFILL: int(draw() * 9), INACTIVE: 1}, 0, 0, 0, 0.0) for when in times]
+        samples = [FleetSample(when, {PREFILL: int(draw() * 9), INACTIVE: 1}, 0, 0.0) for when in times]
         series = draw_series(run((), samples=samples))
         assert len(series.times_s) == min(BINS, count)
         assert series.times_s[-1] == 100
@@ -35,7 +35,7 @@ def test_replicas_keep_their_integral_whatever_the_bins() -> None:
 
 
 def test_queues_show_the_highest_and_first_tokens_the_requests_of_their_time() -> None:
-    samples = [FleetSample(at * SECOND, {PREFILL: 1, DECODE: 1}, at, 0, 0, at / 10) for at in range(4)]
+    samples = [FleetSample(at * SECOND, {PREFILL: 1, DECODE: 1}, at, at / 10) for at in range(4)]
     rows = [
         (0, 1000, 2000, 10, 1, 2),
         (900, 3900, 4000, 10, 1, 2),

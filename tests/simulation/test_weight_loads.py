@@ -8,7 +8,8 @@ import random
 from collections.abc import Sequence
 
 from pdctl.simulation.cost_profile import CostProfile, read_profile
-from pdctl.simulation.network import SECOND, FlowChange, Network
+from pdctl.simulation.kernel import SECOND
+from pdctl.simulation.network import FlowChange, Network
 from pdctl.simulation.weight_loads import FleetLinks, LoadPlan, WeightLoads
 from tests.cases import for_each
 

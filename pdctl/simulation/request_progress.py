@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pdctl.simulation.request_trace import RequestTrace
 
 
-class RequestRows:
+class RequestProgress:
     def __init__(self, trace: RequestTrace, shape: FleetShape) -> None:
         requests = trace.requests
         self.arrival = array("q", [one.arrival_ns for one in requests])
@@ -35,4 +35,4 @@ class RequestRows:
         self.sent = array("q", [0]) * count  # those whose KV cache is under way, or has arrived
         self.transfers = array("i", [0]) * count  # parts of its KV cache that are under way
         self.ended = 0
-        self.not_served = 0
+        self.too_large = 0
