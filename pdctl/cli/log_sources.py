@@ -195,18 +195,19 @@ def several_deployments(library: Library, verb: str) -> tuple[str, ...]:
 
     directories = {os.path.dirname(part.path) for log in library.logs for part in log.parts[:1]}  # noqa: PTH120
     groups: Sequence[LogGroup] = ()
-    if len(directories) > 1:
-        from pdctl.trace.log_groups import group_logs  # late: logs of one directory are those of one deployment
+    deployment = ObservedDeployment.of(library)
+    if len(directories) > 1 or deployment.succeeded:
+        from pdctl.trace.log_groups import group_logs  # late: most logs of one directory are those of one deployment
 
         groups = group_logs(library)
     if len(groups) < 2:
-        clash = ObservedDeployment.of(library).contradiction
+        clash = deployment.contradiction
         return (f"what follows may be wrong: {clash}",) if clash else ()
     commands = "; ".join(f"pdctl {verb} {shlex.join(map(str, group.directories))}" for group in groups[:DIRECTORIES])
     more = f"; and {len(groups) - DIRECTORIES} more" if len(groups) > DIRECTORIES else ""
     return (
-        f"these are the logs of {len(groups)} deployments by their directories, and all count as one here; ask about "
-        f"each: {commands}{more}",
+        f"these are the logs of {len(groups)} deployments by their directories and times, and all count as one here; "
+        f"ask about each: {commands}{more}",
     )
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         Death,
         DeploymentFinding,
         Diagnosis,
-        EffectLines,
         JudgedDeployment,
         LogSource,
     )
@@ -59,7 +58,9 @@ def show_each(found: Sequence[JudgedDeployment], term: Term, zone: dt.tzinfo | N
     fine = sum(each.diagnosis.fine for each in found)
     untold = len(found) - len(wrong) - fine
     said = f"{len(wrong)} with something wrong, {fine} fine, {untold} of which the logs do not tell"
-    term.write(term.style(f"{len(found)} deployments, by their directories, each judged by itself: {said}", "bold"))
+    term.write(
+        term.style(f"{len(found)} deployments, by their directories and times, each judged by itself: {said}", "bold")
+    )
     for each in found:
         shown = escape_all(each.diagnosis, term)
         term.write(_headline(shown, term, zone, visible(each.directory, term))[0])
@@ -79,7 +80,7 @@ def _blocks(found: Diagnosis, term: Term, zone: dt.tzinfo | None) -> Iterator[li
     for finding in found.findings:
         yield _finding(finding, term, places, zone)
     yield _rooms(found, term)
-    yield _remarks(found.remarks, term, places)
+    yield _remarks(found, term, places)
     yield _unknowns(found, term)
     yield _sources(found.sources, term, zone)
     yield [
@@ -246,11 +247,12 @@ def _rooms(found: Diagnosis, term: Term) -> list[str]:
     return lines
 
 
-def _remarks(found: Sequence[EffectLines], term: Term, places: Places) -> list[str]:
-    if not found:
+def _remarks(found: Diagnosis, term: Term, places: Places) -> list[str]:
+    if not found.remarks:
         return []
-    lines = [term.style("also said (effects, or harmless by themselves):", "bold")]
-    for each in found:
+    of_one = not found.contradiction  # of several deployments, a line may tell of a death that could not be proven
+    lines = [term.style(f"also said ({'effects, or harmless by themselves' if of_one else 'not judged'}):", "bold")]
+    for each in found.remarks:
         place = places.text(each.first.file, each.first.line)
         head = f"  {each.code} {each.slug}: {each.instance}, {_count(each.lines, 'line')}"
         lines.append(f"{head}, first {place}: {each.first.text}")

@@ -1,4 +1,5 @@
-"""Which logs belong to one deployment: those of one directory, or of several where a router's list spans them."""
+"""Which logs belong to one deployment: those of one directory, of several where a router's list spans them, or of one
+period where a directory has the logs of deployments that followed each other at the same addresses."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdctl.quick_definitions import NamedTuple
-from pdctl.trace.observed_deployment import WILDCARDS, parse_address, same_host
+from pdctl.trace.observed_deployment import WILDCARDS, ObservedDeployment, parse_address, same_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +23,10 @@ ROLES = BOTH | {"router"}
 
 
 class LogGroup(NamedTuple):
-    """The logs of one deployment, as far as can be told. directories: as typed; roles: those that its logs have."""
+    """The logs of one deployment, as far as can be told. directories: as typed; roles: those that its logs have.
+
+    Of logs that only their times part from others, `directories` are the files.
+    """
 
     directories: tuple[Path, ...]
     logs: tuple[Log, ...]
@@ -49,7 +53,8 @@ def group_logs(library: Library) -> tuple[LogGroup, ...]:
         deepest = max(pending, key=lambda path: (len(path.parts), str(path)))
         groups = _apart(deepest, pending.pop(deepest))
         if not pending:
-            return _with_spanning_lists(groups, library)
+            found_groups = _with_spanning_lists(groups, library)
+            return tuple(part for group in found_groups for part in _periods(group, library.only(group.logs)))
         above = deepest.parent if deepest.parent != deepest else next(iter(pending))
         pending.setdefault(above, []).extend(groups)
     return ()
@@ -128,6 +133,37 @@ def _serves(identity: Identity, addresses: Iterable[HostPort]) -> bool:
         and (same_host(host, address.host) or (host in WILDCARDS and not address.loopback))
         for address in addresses
     )
+
+
+def _periods(group: LogGroup, library: Library) -> Sequence[LogGroup]:
+    """The group, or its parts if it holds the logs of whole deployments that had the same addresses in turn."""
+    engines = [(one.facts.get("host"), one.port) for one in map(library.identity, group.logs) if one.role in BOTH]
+    if len(engines) == len(set(engines)):  # what follows reads the starts and ends of all logs
+        return [group]
+    deployment = ObservedDeployment.of(library)
+    logs = {log.instance: log for log in group.logs}
+    seen = [one for one in deployment.instances.values() if one.role in ROLES]
+    files = {logs[one.name].parts[0].path for one in seen if logs[one.name].parts}
+    spans = [(one.started[0], one.last, one.name) for one in seen if one.started and one.last is not None]
+    if not deployment.succeeded or not len(files) == len(spans) == len(seen) == len(logs):
+        return [group]
+    parts: list[list[str]] = []
+    end = float("-inf")
+    for began, last, name in sorted(spans):
+        if began > end:
+            parts.append([])
+        parts[-1].append(name)
+        end = max(end, last)
+    roles = {one.name: one.role for one in seen}
+    if not all({roles[name] for name in part} >= BOTH for part in parts):
+        return [group]
+    return [
+        LogGroup(
+            tuple(Path(logs[name].parts[0].path) for name in sorted(part)), tuple(logs[name] for name in sorted(part)),
+            frozenset(roles[name] for name in part),
+        )
+        for part in parts
+    ]  # fmt: skip
 
 
 def _as_if_alone(logs: Sequence[Log]) -> tuple[Log, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
+from itertools import combinations
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -14,7 +15,7 @@ from pdctl.loopback import is_localhost, is_loopback
 from pdctl.quick_definitions import NamedTuple, compile_late
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pdctl.engines.identify import Identity, ListedPrefill
     from pdctl.logs.event import Event
@@ -148,6 +149,30 @@ class ObservedDeployment:
 
         Two processes cannot listen at one address at a time: one log is a copy of the other, or of another deployment.
         """
+        for address, other, one in self._at_one_address():
+            if _overlap(one, other):
+                return (
+                    f"{other.name} and {one.name} are logs of two processes at {address} at the same time: one is a "
+                    "copy of the other, or they are of two deployments; leave one out, or give each deployment a "
+                    "directory of its own"
+                )
+        workers = [(router.name, self._listed(router)) for starts in self.history for router in starts]
+        for (name, listed), (other_name, others) in combinations(workers, 2):
+            if name != other_name and listed and others and listed.isdisjoint(others):
+                return (
+                    f"{name} and {other_name} are routers of two deployments, with no engine in common: "
+                    f"{', '.join(sorted(listed))} and {', '.join(sorted(others))}; give each deployment a directory of "
+                    "its own"
+                )
+        return ""
+
+    @cached_property
+    def succeeded(self) -> bool:
+        """Whether two of the engines have had one address."""
+        return any(one.role in ("prefill", "decode") for _, _, one in self._at_one_address())
+
+    def _at_one_address(self) -> Iterator[tuple[str, ObservedInstance, ObservedInstance]]:
+        """The address, the first process that had it, and each other one."""
         seen: dict[tuple[str, str], ObservedInstance] = {}
         for one in self.instances.values():
             addresses = [("rank", rank) for rank in sorted(one.ranks)]
@@ -155,13 +180,13 @@ class ObservedDeployment:
                 addresses += [("http", f"{host}:{one.port}") for host in sorted(one.hosts - WILDCARDS)]
             for key in addresses:
                 other = seen.setdefault(key, one)
-                if other is not one and _overlap(one, other):
-                    return (
-                        f"{other.name} and {one.name} are logs of two processes at {key[1]} at the same time: one is a "
-                        "copy of the other, or they are of two deployments; leave one out, or give each deployment a "
-                        "directory of its own"
-                    )
-        return ""
+                if other is not one:
+                    yield key[1], other, one
+
+    def _listed(self, router: RouterWorkers) -> frozenset[str]:
+        """The router's workers by their logs' names; none unless each of them has a log here."""
+        found = [self.at_url(url) for url in (*(one.url for one in router.prefills), *router.decodes)]
+        return frozenset() if router.cut or None in found else frozenset(one.name for one in found if one is not None)
 
     def at_url(self, url: str) -> ObservedInstance | None:
         """The engine that serves HTTP at `url`, if exactly one log can be that engine's."""

@@ -117,7 +117,9 @@ def test_several_deployments_in_one_directory_are_judged_one_by_one(verb: Verb, 
     shutil.copytree(QUIET, tmp_path / "third")
     assert verb("diagnose", tmp_path) == 1
     lines = verb.out.splitlines()
-    assert lines[0].startswith("3 deployments, by their directories, each judged by itself: 2 with something wrong, 1 ")
+    assert lines[0].startswith(
+        "3 deployments, by their directories and times, each judged by itself: 2 with something wrong, 1 "
+    )
     for name, said in (("first", "decode0 died"), ("the second", "decode0 died"), ("third", "nothing wrong was found")):
         assert any(line.endswith(f" {tmp_path}/{name}: {said}") for line in lines), name
     assert sum(line.startswith("✗ decode0 (decode) died between") for line in lines) == 2
@@ -136,7 +138,7 @@ def test_several_deployments_in_one_directory_are_judged_one_by_one(verb: Verb, 
     for asked in (("rooms",), ("trace-room", "7179054193972827371")):
         verb(*asked, tmp_path)
         said = " ".join(asked)
-        assert "these are the logs of 3 deployments by their directories" in verb.err
+        assert "these are the logs of 3 deployments by their directories and times" in verb.err
         assert f"pdctl {said} {tmp_path}/first; pdctl {said} '{tmp_path}/the second'" in verb.err
         verb(*asked, tmp_path / "first")
         assert "deployments" not in verb.err

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.trace.diagnose import diagnose_each
+from pdctl.cli.diagnose import exit_code
+from pdctl.errors import ExitCode
+from pdctl.trace.diagnose import diagnose, diagnose_each
 from pdctl.trace.log_groups import group_logs
 from tests.trace.engines import at, engine
 from tests.trace.recordings import ROOMS, library
@@ -78,6 +80,38 @@ def test_groups(files: dict[str, dict[str, list[str]]], groups: list[str], tmp_p
         names = sorted(log.instance.rpartition("/")[2] for log in group.logs)
         told.append(f"{' '.join(str(path.relative_to(tmp_path)) for path in group.directories)}: {' '.join(names)}")
     assert told == groups
+
+
+def test_deployments_that_followed_each_other_in_one_directory_are_judged_one_by_one(tmp_path: Path) -> None:
+    """Both had the same addresses: merged, nobody knew whose decode was missed, and its death counted as harmless."""
+    names = ("2p1d-missing-ports-debug-sgl058", "1p1d-decode-killed-debug-sgl058")
+    for name in names:
+        for path in (ROOMS / name).glob("*.log*"):
+            shutil.copy(path, tmp_path / f"{name[0]}-{path.name}")
+    found = diagnose_each(library([str(tmp_path)]))
+    assert [sorted(Path(path).name[:2] for path in each.directory.split()) for each in found] == [
+        ["2-"] * 4, ["1-"] * 3
+    ]  # fmt: skip
+    misled, killed = (each.diagnosis for each in found)
+    assert [one.instance for one in killed.deaths] == ["1-decode0"]
+    assert [one.code for one in misled.findings] == ["PD201"]
+    assert not misled.deaths
+
+
+def test_two_routers_without_a_common_engine_are_not_of_one_deployment(tmp_path: Path) -> None:
+    for name, lines in {
+        "pa": A["p"], "da": A["d"], "pb": B["p"], "db": B["d"], "ra": ROUTER_A,
+        "rb": [line.replace(":8000", ":8001") for line in ROUTER_B],
+    }.items():  # fmt: skip
+        (tmp_path / f"{name}.log").write_text("".join(f"{line}\n" for line in lines))
+    found = diagnose(library([str(tmp_path)]))
+    assert not found.wrong
+    assert exit_code(found) is ExitCode.NOT_PROBED
+    assert (
+        "ra and rb are routers of two deployments, with no engine in common: da, pa and db, pb" in found.contradiction
+    )
+    (tmp_path / "rb.log").write_text("".join(f"{line.replace(':8000', ':8001')}\n" for line in BOTH_HOSTS))
+    assert not diagnose(library([str(tmp_path)])).contradiction
 
 
 def test_the_work_grows_with_the_deployments_and_not_with_their_square(tmp_path: Path) -> None:
