@@ -6,6 +6,7 @@ A record is JSON, line by line: first who decides and by which settings, then on
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
@@ -29,6 +30,7 @@ ADVISERS = tuple(name for name in ScalingPolicyName if name is not ScalingPolicy
 MEMBERS = ("limits", "rates", "settings")
 LEAST_KEPT = 60.0  # seconds of looks that are kept for the policies
 MOST_REPLICAS_KEPT = 10**6  # in all observations that are kept
+MOMENT = re.compile(r"[0-9]{4}(-[0-9]{2}){2}T[0-9]{2}(:[0-9]{2}){2}(\.[0-9]{1,6})?Z")  # `at` of a look
 LARGEST_LINE = 64 << 20  # bytes of one line of a record
 # What to do about a file that is something else than was asked for.
 SETTINGS = "settings are a JSON object of `limits`, `settings` and `rates`: docs/autoscale.md"
@@ -196,6 +198,10 @@ def read_looks(lines: Iterable[tuple[int, bytes]], file: str) -> Iterator[Record
         at, seen, notes = members.get("at"), members.get("observation"), members.get("notes")
         if not isinstance(at, str) or not isinstance(notes, list) or not all(isinstance(one, str) for one in notes):
             raise UsageError(f"{place} is no look at a fleet: it needs `at`, `observation` and `notes`", NO_LOOK)
+        if not MOMENT.fullmatch(at):
+            raise UsageError(
+                f"{place.member('at')} is {said(at)}, not a time such as 2026-11-24T01:00:00.000Z", NO_LOOK
+            )
         observation = None
         if seen is not None:
             if not isinstance(seen, dict):

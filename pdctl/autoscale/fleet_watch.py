@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pdctl.fleet.address import Unanswered, parse
 from pdctl.fleet.deadline import Deadline
 from pdctl.fleet.load_probe import InstanceLoad, probe_loads
 from pdctl.fleet.router_probe import probe_router
@@ -112,8 +113,15 @@ class FleetWatch:
             notes.append(f"router {router.url}: {router.reason or 'it lists no workers'}")
             return None
         if self._of_router:
-            self._endpoints = tuple(self._named(one) for one in self._list_workers(router))
-        return {one.url.rstrip("/"): one for one in router.workers}
+            listed = tuple(_addressed(self._list_workers(router), router.url, notes))
+            self._endpoints = tuple(self._named(one) for one in listed)
+        counts = Counter(one.url for one in router.workers)
+        if several := [url for url, count in counts.items() if count > 1]:
+            rest = len(several) - 1
+            others = f" and {rest} other{'s' if rest > 1 else ''}" if rest else ""
+            notes.append(f"router {router.url}: it lists {several[0]}{others} more than once; each counts once")
+        # Of several entries of a worker a healthy one tells: the router sends to it.
+        return {one.url: one for one in sorted(router.workers, key=lambda one: one.healthy)}
 
     def _named(self, endpoint: Endpoint) -> Endpoint:
         if endpoint.url not in self._names:
@@ -192,6 +200,25 @@ class FleetWatch:
             measured=self._measured,
             replicas=replicas,
         )
+
+
+def _addressed(listed: Sequence[Endpoint], router: str, notes: list[str]) -> Iterator[Endpoint]:
+    """Each of them once, without those that have no address, which are noted."""
+    seen, bad = set[str](), list[str]()
+    for one in listed:
+        if one.url in seen:
+            continue
+        seen.add(one.url)
+        try:
+            parse(one.url)
+        except Unanswered:
+            bad.append(one.url)
+            continue
+        yield one
+    if bad:
+        who = f"{len(bad)} of its workers have" if len(bad) > 1 else "1 of its workers has"
+        left = "are left out, such as" if len(bad) > 1 else "is left out:"
+        notes.append(f"router {router}: {who} no http:// or https:// address and {left} `{bad[0]}`")
 
 
 def _named(load: InstanceLoad) -> str:

@@ -12,7 +12,8 @@ from pdctl.doctor.bootstrap_ports import address, plain, workers
 from pdctl.doctor.check import Depth
 from pdctl.engines import numerals
 from pdctl.errors import UsageError
-from pdctl.fleet.address import LAST_PORT, Unanswered, join, parse
+from pdctl.fleet import peer_json
+from pdctl.fleet.address import LAST_PORT, Unanswered, join, parse, without_userinfo
 from pdctl.fleet.observations import Endpoint
 from pdctl.manifests import read as manifests
 from pdctl.quick_definitions import NamedTuple
@@ -272,5 +273,6 @@ def url(text: str) -> str:
     try:
         parse(whole)
     except Unanswered:
-        raise UsageError(f"`{text}` is no address of a server", "write it as http://HOST:PORT") from None
+        fix = "write it as http://HOST:PORT"
+        raise UsageError(f"`{peer_json.excerpt(without_userinfo(text))}` is no address of a server", fix) from None
     return plain(whole)

@@ -66,6 +66,11 @@ def host_and_port(url: str) -> tuple[str, int | None]:
         return "", None
 
 
+def without_userinfo(url: str) -> str:
+    """The URL without `user:password@`, which is for nobody's eyes; the rest may be anything."""
+    return re.sub(r"(?<=://)[^/?#]*@", "", url)
+
+
 def join(host: str, port: int) -> str:
     return f"http://{bracketed(host)}:{port}"
 

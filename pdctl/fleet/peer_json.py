@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 NOTHING: Object = MappingProxyType({})
 EXCERPT = 300  # characters of a peer's text quoted in a reason
 HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # how JSON writes one surrogate of a character above U+FFFF
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
 
 def parse(body: bytes) -> object:
@@ -79,7 +78,7 @@ def role(info: Object) -> str:
     """
     told = {text(state.get("disaggregation_mode")) for state in mappings(info.get("internal_states"))}
     live = told.pop() if len(told) == 1 else ""
-    return live or text(info.get("disaggregation_mode"))
+    return excerpt(live or text(info.get("disaggregation_mode")))
 
 
 def message(value: object) -> str:
@@ -96,6 +95,12 @@ def complaint(body: bytes) -> str:
 
 
 def excerpt(said: str) -> str:
-    """A peer's text as one line that is safe to show: no control characters, truncated."""
-    line = CONTROL.sub(" ", said[: 4 * EXCERPT]).strip()
+    """A peer's text as one line that is safe to show: truncated, and a space for what cannot be printed.
+
+    That is control characters, and those of Unicode that are invisible or reorder what stands next to them.
+    """
+    line = said[: 4 * EXCERPT].strip()
+    if not line.isprintable():
+        shown = (letter if letter.isprintable() else "\0" for letter in line)
+        line = re.sub("\0+", " ", "".join(shown)).strip()
     return line if len(line) <= EXCERPT else line[: EXCERPT - 1] + "…"

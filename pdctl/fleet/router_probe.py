@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines.kinds import router_answering
 from pdctl.fleet import http_client, peer_json, prober, prometheus_text
-from pdctl.fleet.address import Unanswered, join, parse
+from pdctl.fleet.address import Unanswered, join, parse, without_userinfo
 from pdctl.fleet.deadline import Deadline
 from pdctl.fleet.engine_probe import PATHS as INFO_PATHS
 from pdctl.fleet.observations import ObservedRouter, RouterWorker
@@ -116,7 +116,7 @@ def _mini_lb(url: str, timeout: float, key: str) -> RouterState:
 
 def _worker_of_info(info: Object, role: str) -> RouterWorker:
     """A worker by its own server info; mini_lb does not reveal the bootstrap port it holds for it."""
-    host = peer_json.text(info.get("host"))
+    host = peer_json.excerpt(peer_json.text(info.get("host")))
     return RouterWorker(
         url=join(host, peer_json.integer(info.get("port")) or 0),
         role=role,
@@ -157,12 +157,12 @@ def _worker(entry: Object) -> RouterWorker:
     # sglang_router keeps what the worker reported in `metadata`, smg in `labels`.
     told = entry.get("metadata") or entry.get("labels")
     return RouterWorker(
-        url=peer_json.text(entry.get("url")).rstrip("/"),
-        role=peer_json.text(entry.get("worker_type")) or "regular",
+        url=without_userinfo(peer_json.excerpt(peer_json.text(entry.get("url")))).rstrip("/"),
+        role=peer_json.excerpt(peer_json.text(entry.get("worker_type"))) or "regular",
         healthy=entry.get("is_healthy") is True,
         bootstrap_port=peer_json.integer(entry.get("bootstrap_port")),
         bootstrap_known="bootstrap_port" in entry,
-        mode=peer_json.text(peer_json.mapping(told).get("disaggregation_mode")),
+        mode=peer_json.excerpt(peer_json.text(peer_json.mapping(told).get("disaggregation_mode"))),
         load=peer_json.integer(entry.get("load")) or 0,
         reason=peer_json.excerpt(peer_json.text(entry.get("reason"))),
     )

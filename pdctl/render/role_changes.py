@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def note(one: StepNote, term: Term) -> None:
     """Write `  drain    idle (2.1 s)`; a step still in progress has no time."""
     took = f" ({one.seconds:.1f} s)" if one.seconds is not None else " …"
-    term.write(f"  {one.step.value:<8} {one.words}{took}")
+    term.write(f"  {one.step.value:<8} {visible(one.words, term)}{took}")
 
 
 def head(order: SwitchOrder, role: str, term: Term) -> None:
@@ -39,15 +39,15 @@ def head(order: SwitchOrder, role: str, term: Term) -> None:
 def plan(order: SwitchOrder, role: str, notes: Iterable[StepNote], term: Term) -> None:
     head(order, role, term)
     for one in notes:
-        term.write(f"  {one.step.value:<8} {one.words}")
+        term.write(f"  {one.step.value:<8} {visible(one.words, term)}")
 
 
 def refused(order: SwitchOrder, found: Iterable[SwitchRefusal], term: Term) -> None:
     term.write(term.style(f"{order.name} cannot become a {order.to} now; nothing was changed", "red"))
     for one in found:
-        term.write(f"  {one.reason}")
+        term.write(f"  {visible(one.reason, term)}")
         if one.fix:
-            term.write(f"    fix: {one.fix}")
+            term.write(f"    fix: {visible(one.fix, term)}")
 
 
 def result(one: Result, term: Term) -> None:
@@ -56,9 +56,9 @@ def result(one: Result, term: Term) -> None:
         term.write(f"{one.name} is a {one.new_role} now, after {whole:.1f} s")
         return
     state = f"{one.name} serves as a {one.old_role} as before" if one.standing is Standing.AS_BEFORE else ""
-    term.write(term.style(f"{one.problem}{'; ' + state if state else ''}", "red"))
+    term.write(term.style(visible(f"{one.problem}{'; ' + state if state else ''}", term), "red"))
     if one.fix:
-        term.write(f"  fix: {one.fix}")
+        term.write(f"  fix: {visible(one.fix, term)}")
 
 
 def result_json(order: SwitchOrder, one: Result) -> str:
@@ -82,11 +82,11 @@ def decision(one: Decision, now: Observation, term: Term) -> None:
     term.write(term.style(f"{one.policy}: {_change(one, now)}", "bold"))
     width = max((len(each.name) for each in one.terms + one.expected_cost), default=0)
     for each in one.terms:
-        term.write(f"  {each.name:<{width}}  {each.value:>4g}  {each.because}")
+        term.write(f"  {each.name:<{width}}  {each.value:>4g}  {visible(each.because, term)}")
     for no in one.refused:
-        term.write(term.style(f"  refused {no.action}: {no.because}", "yellow"))
+        term.write(term.style(f"  refused {no.action}: {visible(no.because, term)}", "yellow"))
     for each in one.expected_cost:
-        term.write(term.style(f"  cost {each.name} {each.value:.3g}: {each.because}", "dim"))
+        term.write(term.style(f"  cost {each.name} {each.value:.3g}: {visible(each.because, term)}", "dim"))
 
 
 def _change(one: Decision, now: Observation) -> str:
@@ -98,7 +98,9 @@ def _change(one: Decision, now: Observation) -> str:
 def advice(one: Advice, verbose: bool, term: Term) -> None:
     """Write the fleet in a line, what could not be read, and what each policy would do, by which numbers."""
     now = one.look.observation
-    term.write(f"{one.look.at}  {visible(_fleet(now), term) if now is not None else 'nothing was observed'}")
+    term.write(
+        f"{visible(one.look.at, term)}  {visible(_fleet(now), term) if now is not None else 'nothing was observed'}"
+    )
     for note in one.look.notes:
         term.write(term.style(f"  {visible(note, term)}", "yellow"))
     for made in one.decisions:
@@ -110,11 +112,11 @@ def advice(one: Advice, verbose: bool, term: Term) -> None:
         changes = bool(made.prefill_delta or made.decode_delta)
         term.write(term.style(f"  {made.policy}: {_change(made, now)}", *(("bold",) if changes else ())))
         for each in made.terms[:2]:
-            term.write(f"    {each.because}")
+            term.write(f"    {visible(each.because, term)}")
         for no in made.refused:
-            term.write(term.style(f"    refused {no.action}: {no.because}", "yellow"))
+            term.write(term.style(f"    refused {no.action}: {visible(no.because, term)}", "yellow"))
     for policy, why in one.undecided.items():
-        term.write(term.style(f"  {policy}: undecided: {why}", "dim"))
+        term.write(term.style(f"  {policy}: undecided: {visible(why, term)}", "dim"))
 
 
 def _fleet(now: Observation) -> str:

@@ -260,7 +260,7 @@ def status(health: RunHealth | ClusterHealth, term: Term) -> None:
     age = f"started {span(health.seconds)} ago" if over else f"for {span(since)}"
     term.write(f"{health.name}: {_state(health, term)} at {health.url}, {health.shape}, {age}{flight}")
     if health.job:
-        term.write(f"  {_job(health)}")
+        term.write(f"  {visible(_job(health), term)}")
     if health.logs_lost:
         term.write(f"  {term.style(visible(health.logs_lost, term), 'red')}; free space there, the run goes on")
     for line in health.note.splitlines():
@@ -303,16 +303,16 @@ def _row(health: InstanceHealth, term: Term) -> tuple[str, ...]:
     return (
         term.style(health.name, HUES[health.role]),
         health.role.value,
-        f"{health.pid or '-'}@{health.place}" if health.place else str(health.pid or "-"),
+        visible(f"{health.pid or '-'}@{health.place}", term) if health.place else str(health.pid or "-"),
         span(health.seconds) if health.alive else "-",
         health.url.rpartition(":")[2],
-        health.health or "-",
+        visible(health.health, term) or "-",
         known,
         listed,
         "-" if health.used_pages is None or health.pages is None else f"{health.used_pages}/{health.pages}",
         _queues(health.queues),
         str(health.restarts),
-        term.style(health.missing, "red") if health.missing else "-",
+        term.style(visible(health.missing, term), "red") if health.missing else "-",
     )
 
 
@@ -370,7 +370,8 @@ def runs_json(found: Sequence[Run], unreadable: Sequence[str], clusters: Sequenc
 
 def cluster_waiting(missing: Sequence[str], term: Term) -> None:
     for line in missing:
-        term.write(f"  waiting for {line}" if not line.startswith(" ") else f"  {line}")
+        shown = visible(line, term)
+        term.write(f"  waiting for {shown}" if not line.startswith(" ") else f"  {shown}")
 
 
 def cluster_serving(of: Cluster, found: Sequence[ClusterPod], term: Term) -> None:
@@ -388,16 +389,16 @@ def _cluster_status(health: ClusterHealth, term: Term) -> None:
     term.write(f"{of.name}: {state} at {of.url}, {of.flavour} in {of.place}, applied {age} ago")
     for line in missing:
         if not line.startswith(" "):
-            term.write(f"  {line}")
+            term.write(f"  {visible(line, term)}")
     rows = [
         (
-            pod.instance,
+            visible(pod.instance, term),
             str(pod.node),
-            pod.name,
+            visible(pod.name, term),
             "yes" if pod.ready else "no",
             str(pod.restarts),
-            pod.host or "-",
-            term.style(pod.missing, "red") if pod.missing else "-",
+            visible(pod.host, term) or "-",
+            term.style(visible(pod.missing, term), "red") if pod.missing else "-",
         )
         for pod in health.pods
     ]

@@ -33,7 +33,10 @@ PLAIN = AdviceSettings(ADVISERS, {}, Limits(), FixedRates())
 
 
 def looks(*observations: Observation | None) -> list[RecordedLook]:
-    return [RecordedLook(f"at {number}", one, (f"note {number}",)) for number, one in enumerate(observations)]
+    return [
+        RecordedLook(f"2026-11-24T01:00:{number:02}.000Z", one, (f"note {number}",))
+        for number, one in enumerate(observations)
+    ]
 
 
 def record(chosen: AdviceSettings, seen: list[RecordedLook]) -> bytes:
@@ -163,7 +166,8 @@ WRONG: dict[str, tuple[str, str]] = {
     "a member that is none": (GOOD.replace('"rates"', '"rate"'), "r.jsonl:1: there is no member `rate`"),
     "no look": (f'{GOOD}\n{{"at": 5}}', "r.jsonl:2 is no look at a fleet: it needs `at`, `observation` and `notes`"),
     "no observation": (
-        GOOD + '\n{"at": "", "notes": [], "observation": 3}', "r.jsonl:2: `observation` is 3, not an object",
+        GOOD + '\n{"at": "2026-11-24T01:00:00Z", "notes": [], "observation": 3}',
+        "r.jsonl:2: `observation` is 3, not an object",
     ),
     "a wrong observation": (
         f"{GOOD}\n{SEEN.replace('30000', '-1')}",

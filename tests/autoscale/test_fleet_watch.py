@@ -215,6 +215,40 @@ def test_a_router_names_the_fleet_and_whom_it_sends_to(serve: Serve) -> None:
     assert [note.partition(":")[0] for note in look.notes] == ["router http"]
 
 
+def test_a_worker_that_is_listed_several_times_counts_once(serve: Serve) -> None:
+    prefill, decode = Instance(serve, "prefill"), Instance(serve, "decode")
+    answers: Answers = {"/readiness": (200, "{}")}
+    twice = [(prefill.url, role, True) for role in ("prefill", "decode", "prefill", "regular")]
+    workers(answers, *twice, (decode.url, "decode", True), (decode.url + "/", "decode", False))
+    router = serve(answers)
+    look = watch(router=router).look(0.0)
+    assert {name: load.ready for name, load in replicas(look).items()} == {"prefill-0": True, "decode-0": True}
+    assert look.notes == (f"router {router}: it lists {prefill.url} and 1 other more than once; each counts once",)
+
+
+def test_workers_without_an_address_are_left_out_and_no_password_is_kept(serve: Serve) -> None:
+    prefill, decode = Instance(serve, "prefill"), Instance(serve, "decode")
+    named = prefill.url.replace("://", "://user:sekrit@")
+    odd = (
+        "file:///etc/passwd",
+        "gopher://x:sekrit@y",
+        "",
+        "http://[::1",
+        "http://h:99999",
+        "http://h/" + "a" * 100_000,
+    )
+    answers: Answers = {"/readiness": (200, "{}")}
+    workers(answers, (named, "prefill", True), (decode.url, "decode", True), *((url, "decode", True) for url in odd))
+    router = serve(answers)
+    look = watch(router=router).look(0.0)
+    assert set(replicas(look)) == {"prefill-0", "decode-0"}
+    left = f"router {router}: 6 of its workers have no http:// or https:// address and are left out, such as "
+    assert len(look.notes) == 1
+    assert look.notes[0].startswith(left)
+    assert "sekrit" not in look.notes[0]
+    assert len(look.notes[0]) < 500
+
+
 def test_a_router_that_hangs_leaves_the_instances_their_time(serve: Serve, peer: Any) -> None:
     prefill, decode = Instance(serve, "prefill"), Instance(serve, "decode")
     router: Peer = peer(hold=True)

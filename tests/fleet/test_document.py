@@ -23,7 +23,7 @@ from tests.fleet.conftest import ANSWERS, ANY_JSON
 def test_whatever_a_body_holds_it_can_be_read_and_written(body: bytes) -> None:
     value = peer_json.parse(body)
     json.dumps(value, ensure_ascii=False).encode()
-    assert not peer_json.CONTROL.search(peer_json.complaint(body))
+    assert peer_json.complaint(body).isprintable()
     for read in (peer_json.mapping, peer_json.mappings, peer_json.integer, peer_json.number, peer_json.text):
         read(value)
 
