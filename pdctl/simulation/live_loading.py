@@ -61,9 +61,8 @@ class LiveLoading(RoomPath):
         if end_ns is not None:
             self.kernel.schedule(end_ns, DueEvent.LAYER_ENDS, number)
         replica.parked_batches = len(live.batches)
-        if (
-            live.loaded and not replica.parked_batches and now_ns >= live.busy_until_ns
-        ):  # not with a layer of one handed over
+        busy = now_ns < live.busy_until_ns  # with a layer, of a batch that was handed over perhaps
+        if live.loaded and not replica.parked_batches and not busy:
             replica.relay_empty = True
             self.settle(now_ns, replica)
         else:
