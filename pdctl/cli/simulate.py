@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from pdctl.topology.model import Topology
 
 DOCUMENT, PAGE = "simulation.json", "report.html"
+DECISIONS = re.compile(rf"({'|'.join(ScalingPolicyName)})(-({'|'.join(LoadPlan)}))?-\d+\.decisions\.jsonl")
 MOST_RUNS = 10_000  # policies × seeds
 
 
@@ -125,12 +127,14 @@ def command(
     pdctl simulate calibrate                                   # a profile of the deployment that runs
     """
     given = _trace(trace, seed, skip_bad_rows, rows)
-    if write_trace is not None:
-        trace_files.write_request_trace(Path(write_trace), given.make(seed))
-        return ExitCode.OK
     targets = read_targets(slo)
     chosen = _policies(policy, settings or [])
     plans = _plans(loading)
+    if write_trace is not None:
+        written = given.make(seed)
+        trace_files.write_request_trace(Path(write_trace), written)
+        term.err().write(f"note: {len(written.requests):,} requests are in {write_trace}; nothing was simulated")
+        return ExitCode.OK
     if (count := len(chosen) * len(plans) * seeds) > MOST_RUNS:
         raise UsageError(f"policies × ways to load × seeds are {count:,} runs, above {MOST_RUNS:,}", "lower --seeds")
     costs = read_profile(profile)
@@ -170,6 +174,7 @@ def command(
         limits=asdict(bounds),
         fleet={"prefills": fleet.prefills, "decodes": fleet.decodes, "replicas": fleet.replicas},
         skipped=given.skipped,
+        longest_s=base.longest_s,
     )
     finished, whole = _run(work, jobs or _cores())
     outcome = collect_outcome(setup, work, finished)
@@ -185,6 +190,7 @@ def command(
             raise StorageError(
                 f"--out {directory}: not written: {', '.join(unwritten)}", "free space there, or name another directory"
             )
+        _remove_earlier(directory, {work[one.job].decisions for one in finished})
     return ExitCode.OK if whole else INTERRUPTED
 
 
@@ -303,7 +309,13 @@ def _limits(texts: Sequence[str], topology: Topology, costs: CostProfile) -> Lim
     present = {"prefill": topology.prefill.instances, "decode": topology.decode.instances}
     most = sum(getattr(read, role)[1] if role in given else count for role, count in present.items())
     if read.gpus is not None:
-        most = read.gpus // costs.gpus
+        most, begin = read.gpus // costs.gpus, sum(present.values())
+        if most < begin:
+            serving = " and ".join(f"{count} {role}" for role, count in present.items())
+            raise UsageError(
+                f"--limit gpus={read.gpus}: the topology begins with {serving}, which have {begin * costs.gpus} GPUs",
+                f"give at least gpus={begin * costs.gpus}, or a smaller topology",
+            )
     free = (1, max(1, most - 1))
     prefill, decode = (getattr(read, role) if role in given else free for role in present)
     return replace(read, gpus=most * costs.gpus, prefill=prefill, decode=decode)
@@ -385,6 +397,18 @@ def _write_files(directory: Path, outcome: SimulationOutcome) -> Iterator[str]:
         term.err().write(f"note: {directory / PAGE} is not written: plotly is not installed ({fix})")
         return
     yield from _write(directory / PAGE, to_html(outcome))
+
+
+def _remove_earlier(directory: Path, written: set[str]) -> None:
+    """Remove the decisions of an earlier simulation, which would pass for this one's."""
+    for file in directory.glob("*.decisions.jsonl"):
+        if not DECISIONS.fullmatch(file.name) or file.name in written:
+            continue
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as error:
+            what = f"{file} of an earlier simulation is still there: {(error.strerror or str(error)).lower()}"
+            raise StorageError(what, "remove it, or name another directory") from None
 
 
 def _write(file: Path, text: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pdctl.quick_definitions import NamedTuple
 from pdctl.render.term import prose, table, visible
 from pdctl.simulation.kernel import SECOND
+from pdctl.simulation.statistics import PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from pdctl.render.term import Term
     from pdctl.simulation.simulation_document import SimulationOutcome, SimulationSetup
     from pdctl.simulation.statistics import Estimate, PolicyStatistics
+
+
+MOST_NAMED = 5  # runs that did not end
 
 
 class TableColumn(NamedTuple):
@@ -85,8 +89,10 @@ def lines(outcome: SimulationOutcome, term: Term) -> Iterator[str]:
             yield from table(term, [title.upper(), *(column.title for column in columns)], rows)
         yield ""
         yield from notes(outcome, term)
-    for each in outcome.unfinished:
+    for each in outcome.unfinished[:MOST_NAMED]:
         yield term.style(f"not finished: {each.policy} {each.loading}, seed {each.seed}", "yellow")
+    if (more := len(outcome.unfinished) - MOST_NAMED) > 0:
+        yield term.style(f"not finished: {more:,} more; -o json names all", "yellow")
 
 
 def head(setup: SimulationSetup) -> str:
@@ -110,7 +116,12 @@ def notes(outcome: SimulationOutcome, term: Term) -> Iterator[str]:
         f"means over {seeds} seeds with their 95 % intervals" if seeds > 1 else "one seed; --seeds 5 shows the spread"
     )
     yield from prose(term, "figures:", f"{means}; TBT is the 99th percentile of a request's token gaps", "dim")
+    longest = outcome.setup.longest_s
     for one in outcome.policies:
+        cut = sum(longest is not None and (run.figures[PLACES["length_s"]] or 0) >= longest for run in one.runs)
+        if longest is not None and cut:
+            runs = "the run was" if len(one.runs) == 1 else f"{cut} of {len(one.runs)} runs were"
+            yield from prose(term, f"{one.name}:", f"{runs} cut at {duration(longest)}, as --longest says", "yellow")
         unserved = one.estimate("unserved").mean
         if unserved:
             said = f"{three(unserved)} of {three(one.estimate('requests').mean or 0)} requests did not end"

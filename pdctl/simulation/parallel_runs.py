@@ -46,6 +46,11 @@ class RunJob(NamedTuple):
     targets: SloTargets
     directory: Path | None = None
 
+    @property
+    def decisions(self) -> str:
+        """The name of the file."""
+        return f"{self.name.replace(' ', '-')}-{self.settings.seed}.decisions.jsonl"
+
 
 class FinishedRun(NamedTuple):
     """`job`: its place in the list of jobs. `unwritten`: which file its decisions are missing from, and why."""
@@ -190,7 +195,7 @@ def _run(number: int, job: RunJob, tell: Callable[[RunProgress], None]) -> Finis
     run = simulate(job.fleet, trace, job.settings, progress)
     unwritten = ""
     if job.directory is not None:
-        file = job.directory / f"{job.name.replace(' ', '-')}-{job.settings.seed}.decisions.jsonl"
+        file = job.directory / job.decisions
         documents = ({"time_s": when / SECOND, **one.document()} for when, one in run.decisions)
         try:
             user_files.write_whole(file, "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in documents))

@@ -29,6 +29,7 @@ class SimulationSetup(NamedTuple):
     limits: Mapping[str, object]
     fleet: Mapping[str, int]
     skipped: int = 0  # rows of the trace's file that were left out
+    longest_s: float | None = None  # simulated time at which a run is cut
 
 
 class UnfinishedRun(NamedTuple):

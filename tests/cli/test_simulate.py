@@ -49,8 +49,10 @@ def test_policies_and_seeds_side_by_side_give_what_they_give_alone() -> None:
 
 def test_every_request_of_the_trace_is_counted(tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
-    assert within("simulate", "2p1d", "--trace", SHORT, "--write-trace", file).returncode == 0
+    written = within("simulate", "2p1d", "--trace", SHORT, "--write-trace", file)
     rows = file.read_text(encoding="utf-8").splitlines()
+    said = f"note: {len(rows)} requests are in {file}; nothing was simulated\n"
+    assert (written.returncode, written.stdout, written.stderr) == (0, "", said)
     told = json.loads(within("simulate", "2p1d", "--trace", file, "-o", "json").stdout)
     (policy,) = told["policies"]
     assert policy["requests"] == len(rows) > 40
@@ -152,6 +154,27 @@ def test_ctrl_c_while_the_page_is_written_comes_after_the_figures(tmp_path: Path
     assert (tmp_path / "simulation.json").stat().st_size > 0
 
 
+def test_the_directory_keeps_nothing_of_an_earlier_simulation(tmp_path: Path) -> None:
+    """And all that another has put there, whatever its name is like."""
+    out = tmp_path / "runs"
+    words = ("simulate", "2p1d", "--trace", SHORT, "--out", out)
+    assert within(*words, "--policy", "static,blitz", "--loading", "peer,disk").returncode == 0
+    assert (out / "blitz-disk-0.decisions.jsonl").exists()
+    own = ["mine.decisions.jsonl", "blitz.decisions.jsonl", "notes.md"]
+    for name in own:
+        (out / name).write_text("mine", encoding="utf-8")
+    assert within(*words).returncode == 0
+    left = ["report.html", "simulation.json", "static-0.decisions.jsonl", *own]
+    assert sorted(each.name for each in out.iterdir()) == sorted(left)
+
+
+def test_a_run_that_longest_cuts_is_said() -> None:
+    words = ("simulate", "2p1d", "--trace", SHORT, "--longest")
+    said = within(*words, "5s").stdout
+    assert "static: the run was cut at 5 s, as --longest says\n" in said
+    assert "cut at" not in within(*words, "10m").stdout
+
+
 def test_ctrl_c_keeps_what_is_finished() -> None:
     """The signal comes while the third run goes on beside another, or a later one: at least one is finished then."""
     words = ["2p1d", "--trace", "steady:rate=8,duration=600", "--jobs", "2", "--seeds", "40", "-o", "json"]
@@ -202,13 +225,15 @@ def children(pid: int) -> list[str]:
         (("--trace", "burst:rat=8"), "error: the trace burst has no parameter `rat`\n  fix: did you mean `rate`?"),
         (("--trace", SHORT, "--rows", "3"), "error: --rows goes with a file, and step is a synthetic trace"),
         (("--trace", SHORT, "--policy", "blits"), "there is no such policy\n  fix: did you mean `blitz`?"),
+        (("--trace", SHORT, "--policy", "nosuch", "--write-trace", "/dev/null"), "nosuch: there is no such policy"),
         (("--trace", SHORT, "--profile", "h100"), "error: there is no profile 'h100'"),
         (("--trace", SHORT, "--slo", "ttft=2"), "error: --slo ttft 2: 2 has no unit"),
         (("--trace", SHORT, "--limit", "prefil=1..2"), "error: --limit prefil=1..2: there is no member `prefil`"),
         (("--trace", SHORT, "--limit", "prefill=4..2"), "--limit prefill=4..2: `prefill` begins above its end: 4 > 2"),
         (("--trace", SHORT, "--limit", "prefill"), "error: --limit prefill: not NAME=VALUE"),
         (("--trace", SHORT, "--loading", "disc"), "no such way to load weights\n  fix: did you mean `disk`?"),
-        (("--trace", SHORT, "--limit", "gpus=2"), "error: 2 replicas in all, with 2 prefills and 1 decodes"),
+        (("--trace", SHORT, "--limit", "gpus=2"), "--limit gpus=2: the topology begins with 2 prefill and 1 decode"),
+        (("--trace", SHORT, "--limit", "gpus=2"), "which have 3 GPUs\n  fix: give at least gpus=3"),
         (("--trace", SHORT, "--setting", "prefill=1"), "error: --setting prefill=1: not POLICY.NAME=VALUE"),
         (("--trace", SHORT, "--setting", "blitz.prefill=1..2"), "  fix: add it: --policy static,blitz"),
         (("--trace", SHORT, "--setting", "static.prefills=x"), "error: --setting static: `prefills` is the text 'x'"),

@@ -43,6 +43,16 @@ def test_the_table_has_a_row_for_each_policy_with_its_intervals() -> None:
     assert said.endswith("not finished: kpa live, seed 2\n")
 
 
+def test_of_many_runs_that_did_not_end_the_first_are_named() -> None:
+    stream = io.StringIO()
+    many = [UnfinishedRun("kpa", "live", seed) for seed in range(1000)]
+    simulation_table.show(outcome(POLICIES)._replace(unfinished=many), Term(stream))
+    lines = [line for line in stream.getvalue().splitlines() if line.startswith("not finished")]
+    assert lines[0] == "not finished: kpa live, seed 0"
+    assert lines[-1] == f"not finished: {1000 - len(lines) + 1} more; -o json names all"
+    assert len(lines) < 10
+
+
 def test_one_seed_says_nothing_of_chance() -> None:
     said = text("blitz", seeds=1)
     assert "(" not in said.split("SERVICE")[1].split("figures:")[0]
