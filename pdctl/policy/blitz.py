@@ -31,7 +31,10 @@ class BlitzBounds:
 
 
 class TargetRange(NamedTuple):
-    """How many replicas one quantity needs; `amount`, `high` and `low` are its words and those of its two divisors."""
+    """How many replicas one quantity needs; `amount`, `high` and `low` are its words and those of its two divisors.
+
+    The divisors are "" where there is nothing to divide by.
+    """
 
     name: str
     least: int
@@ -47,7 +50,7 @@ class TargetRange(NamedTuple):
         )
 
     def _because(self, divisor: str, count: int) -> str:
-        return f"{self.amount} / {divisor} = {count}"
+        return f"{self.amount} / {divisor} = {count}" if divisor else self.amount
 
 
 def propose_blitz(history: Sequence[Observation], bounds: BlitzBounds) -> Decision:
@@ -83,7 +86,7 @@ def _ingress(now: Observation, bounds: BlitzBounds) -> TargetRange:
 
     The published form divides the KV cache that waits on prefills (tokens) by the ingress of all decodes (tokens per
     second) and takes the seconds for a number of replicas. Both roles are held to it: what one NIC takes in,
-    another sends.
+    another sends. Without decodes nothing is taken in, and the published form tells nothing.
     """
     arrival, rate = now.measured.kv_arrival_tokens_per_s, needed_rate("blitz", now, "kv_ingress_tokens_per_s")
     if arrival is not None:
@@ -91,6 +94,8 @@ def _ingress(now: Observation, bounds: BlitzBounds) -> TargetRange:
         return _range("kv_ingress", arrival, rate, bounds.migration, amount, divisor)
     tokens = now.kv_blocks_used_on_prefill * now.block_tokens
     amount = f"KV waiting on prefills {say_tokens(tokens)}"
+    if not now.decodes:
+        return TargetRange("kv_ingress", 0, 0, f"{amount}, which no decode takes in", "", "")
     divisor = f"({{bound:g}} × {now.decodes} × {say_rate(rate)}, as published: no KV arrival rate is measured)"
     return _range("kv_ingress", tokens, max(1.0, now.decodes * rate), bounds.migration, amount, divisor)
 
@@ -108,7 +113,7 @@ def _range(
 
 
 def _step(pool: RolePool, own: TargetRange, ingress: TargetRange) -> tuple[int, DecisionTerm]:
-    """The change of a pool, and the term that decided it. An empty pool gets one replica whatever the ranges say."""
+    """The change of a pool, and the term that decided it. An empty pool gets at least one replica."""
     count, least, most = pool.size, max(own.least, ingress.least), max(own.most, ingress.most)
     if least > count:
         decided = own if own.least == least else ingress
@@ -123,4 +128,4 @@ def _step(pool: RolePool, own: TargetRange, ingress: TargetRange) -> tuple[int, 
     else:
         target = max(1, count)
         words = f"{least} to {most} are enough for {own.amount} and {ingress.amount}; {count} stay"
-    return target - count, target_term(pool, target, words if count else "there is none; one is needed")
+    return target - count, target_term(pool, target, words if count or target > 1 else "there is none; one is needed")

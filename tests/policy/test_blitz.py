@@ -52,6 +52,19 @@ def test_an_empty_pool_gets_one_and_the_last_one_stays() -> None:
     assert deltas("blitz", fleet(prefills=1, decodes=1)) == (0, 0)
 
 
+def test_kv_on_prefills_orders_nothing_by_the_ingress_of_no_decode() -> None:
+    """3,750 blocks are 240 kTok; what they need is KV memory: 3,750 / (0.95 × 30,000) = 1."""
+    decision = propose_blitz([seen(2, 0, 3_750, 3_750, 9_000)], BlitzBounds())
+    assert (decision.prefill_delta, decision.decode_delta) == (0, 1)
+    words = {one.name: (one.value, one.because) for one in decision.terms}
+    for name in ("kv_ingress_at_least", "kv_ingress_at_most"):
+        assert words[name] == (0, "KV waiting on prefills 240 kTok, which no decode takes in")
+    several = propose_blitz([seen(2, 0, 3_750, 70_000, 9_000)], BlitzBounds())
+    assert several.terms[1].because == (
+        "D: KV memory 70,000 blocks / (0.95 × 30,000 blocks) = 3 > 0; the middle of 3 to 4 is 4"
+    )
+
+
 def test_a_measured_arrival_rate_replaces_the_published_ingress_term() -> None:
     """300 kTok/s arrive, a decode takes 96: 300 / (0.8 × 96) = 3.9 to 300 / (0.4 × 96) = 7.8, so 4 to 8: 6.
 
