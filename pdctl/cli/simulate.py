@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pdctl import program, user_files
 from pdctl.cli.exits import INTERRUPTED
 from pdctl.cli.parameters import argument, option
-from pdctl.errors import ExitCode, StorageError, UsageError
+from pdctl.errors import ExitCode, LimitError, PdctlError, StorageError, UsageError
 from pdctl.policy import POLICIES, ScalingPolicyName
 from pdctl.policy.constraints import Limits
 from pdctl.policy.observation import JsonPlace, read_record
@@ -25,7 +25,7 @@ from pdctl.render.term import as_json
 from pdctl.simulation import synthetic, trace_files
 from pdctl.simulation.cost_profile import read_profile
 from pdctl.simulation.fleet_shape import FleetShape, RequestRouting, SimulationSettings
-from pdctl.simulation.parallel_runs import RunJob, collect_outcome, run_jobs
+from pdctl.simulation.parallel_runs import LostRun, RunJob, collect_outcome, run_jobs
 from pdctl.simulation.simulation_document import SimulationSetup, to_document
 from pdctl.simulation.statistics import read_targets
 from pdctl.simulation.weight_loads import LoadPlan
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 DOCUMENT, PAGE = "simulation.json", "report.html"
 DECISIONS = re.compile(rf"({'|'.join(ScalingPolicyName)})(-({'|'.join(LoadPlan)}))?-\d+\.decisions\.jsonl")
 MOST_RUNS = 10_000  # policies × seeds
+MOST_NAMED = 5  # runs that were lost
 
 
 class SimulationForm(str, Enum):
@@ -176,7 +177,7 @@ def command(
         skipped=given.skipped,
         longest_s=base.longest_s,
     )
-    finished, whole = _run(work, jobs or _cores())
+    finished, lost, whole = _run(work, jobs or _cores())
     outcome = collect_outcome(setup, work, finished)
     answer = term.out()
     if output is SimulationForm.JSON:
@@ -184,13 +185,18 @@ def command(
     else:
         simulation_table.show(outcome, answer)
     answer.flush()  # whatever becomes of the files
+    refused: list[PdctlError] = [_lost(lost, work)] if lost else []
     if directory is not None:
         unwritten = [*(one.unwritten for one in finished if one.unwritten), *_write_files(directory, outcome)]
         if unwritten:
-            raise StorageError(
-                f"--out {directory}: not written: {', '.join(unwritten)}", "free space there, or name another directory"
-            )
-        _remove_earlier(directory, {work[one.job].decisions for one in finished})
+            what = f"--out {directory}: not written: {', '.join(unwritten)}"
+            refused.append(StorageError(what, "free space there, or name another directory"))
+        else:
+            _remove_earlier(directory, {work[one.job].decisions for one in finished})
+    for error in refused[:-1]:
+        term.err().write(f"error: {error.message}\n  fix: {error.fix}")
+    if refused:
+        raise refused[-1]
     return ExitCode.OK if whole else INTERRUPTED
 
 
@@ -342,18 +348,28 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _run(work: Sequence[RunJob], processes: int) -> tuple[list[FinishedRun], bool]:
-    """The runs that finished, and whether these are all: Ctrl-C keeps them."""
+def _run(work: Sequence[RunJob], processes: int) -> tuple[list[FinishedRun], list[LostRun], bool]:
+    """The runs that finished, those that were lost, and whether these are all: Ctrl-C keeps them."""
     finished: list[FinishedRun] = []
+    lost: list[LostRun] = []
     with _progress(work) as shown:
         try:
             for one in run_jobs(work, processes, shown.tell if shown else lambda _: None):
+                if isinstance(one, LostRun):
+                    lost.append(one)
+                    continue
                 finished.append(one)
                 if shown:
                     shown.finish(one.job)
         except KeyboardInterrupt:
-            return finished, False
-    return finished, True
+            return finished, lost, False
+    return finished, lost, True
+
+
+def _lost(runs: Sequence[LostRun], work: Sequence[RunJob]) -> LimitError:
+    told = [f"{work[one.job].name}, seed {work[one.job].settings.seed}: {one.message}" for one in runs[:MOST_NAMED]]
+    more = f"; {len(runs) - MOST_NAMED:,} more" if len(runs) > MOST_NAMED else ""
+    return LimitError(f"{len(runs):,} of {len(work):,} runs lost: {'; '.join(told)}{more}", runs[0].fix)
 
 
 @contextmanager
@@ -388,6 +404,9 @@ def _directory(path: Path) -> Path:
 def _write_files(directory: Path, outcome: SimulationOutcome) -> Iterator[str]:
     """Write the document and the page; yield those that cannot be written, and why."""
     yield from _write(directory / DOCUMENT, as_json(to_document(outcome)) + "\n")
+    if not outcome.policies:  # a page would show nothing
+        _remove(directory / PAGE)
+        return
     try:
         from pdctl.render.simulation_page import to_html  # late: plotly, which is an extra
     except ModuleNotFoundError as error:
@@ -402,13 +421,16 @@ def _write_files(directory: Path, outcome: SimulationOutcome) -> Iterator[str]:
 def _remove_earlier(directory: Path, written: set[str]) -> None:
     """Remove the decisions of an earlier simulation, which would pass for this one's."""
     for file in directory.glob("*.decisions.jsonl"):
-        if not DECISIONS.fullmatch(file.name) or file.name in written:
-            continue
-        try:
-            file.unlink(missing_ok=True)
-        except OSError as error:
-            what = f"{file} of an earlier simulation is still there: {(error.strerror or str(error)).lower()}"
-            raise StorageError(what, "remove it, or name another directory") from None
+        if DECISIONS.fullmatch(file.name) and file.name not in written:
+            _remove(file)
+
+
+def _remove(file: Path) -> None:
+    try:
+        file.unlink(missing_ok=True)
+    except OSError as error:
+        what = f"{file} of an earlier simulation is still there: {(error.strerror or str(error)).lower()}"
+        raise StorageError(what, "remove it, or name another directory") from None
 
 
 def _write(file: Path, text: str) -> Iterator[str]:

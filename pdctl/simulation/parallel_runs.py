@@ -12,7 +12,7 @@ from multiprocessing import connection, get_context
 from typing import TYPE_CHECKING
 
 from pdctl import user_files
-from pdctl.errors import PdctlError, UsageError, limit_reached
+from pdctl.errors import ExitCode, UsageError, limit_reached
 from pdctl.quick_definitions import NamedTuple
 from pdctl.simulation.kernel import SECOND
 from pdctl.simulation.run import simulate
@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 
 TOLD_EVERY = 0.2  # seconds of real time between two words of a run about how far it is
 ENDED_WITHIN = 5.0  # seconds that a process has to end after it was told to
+ENDED_FIX = "run it again by itself: --policy, --loading and --seed name it"
+SIGNAL_FIXES: dict[int, str] = {
+    signal.SIGKILL: "it may have been out of memory (see dmesg): run fewer at once with --jobs 1",
+    signal.SIGXCPU: "raise the limit of this shell: ulimit -t unlimited",
+}
 
 
 class RunJob(NamedTuple):
@@ -61,12 +66,25 @@ class FinishedRun(NamedTuple):
     unwritten: str = ""
 
 
+class LostRun(NamedTuple):
+    """A run of which there are no figures because its process was ended, or reached a limit. `job`: its place."""
+
+    job: int
+    message: str
+    fix: str
+
+
 class RunProgress(NamedTuple):
     """`last_ns`: when the last request of its trace arrives."""
 
     job: int
     now_ns: int
     last_ns: int
+
+
+class _StartedRun(NamedTuple):
+    job: int
+    process: ForkProcess
 
 
 class _FailedRun(NamedTuple):
@@ -77,46 +95,57 @@ class _FailedRun(NamedTuple):
     exit_code: int
 
 
-def run_jobs(jobs: Sequence[RunJob], processes: int, tell: Callable[[RunProgress], None]) -> Iterator[FinishedRun]:
-    """The runs as they finish. A caller that leaves early, or on Ctrl-C, ends those that still go on.
+def run_jobs(
+    jobs: Sequence[RunJob], processes: int, tell: Callable[[RunProgress], None]
+) -> Iterator[FinishedRun | LostRun]:
+    """The runs as they end. A caller that leaves early, or on Ctrl-C, ends those that still go on.
 
-    Raise UsageError if a policy or a trace cannot be used, PdctlError if the process of a run ended without a word. A
-    limit that a run of this process meets is raised as it is; that of another process with its text and exit code.
+    Where memory or processes are used up, fewer go on at a time, and at least one here. Raise UsageError if a policy
+    or a trace cannot be used, LimitError if not even a single run can go on.
     """
     if len(jobs) == 1 or processes == 1:
         for number, job in enumerate(jobs):
             yield _run(number, job, tell)
         return
-    waiting = deque(enumerate(jobs))
-    running: dict[Connection, ForkProcess] = {}
+    waiting = deque(range(len(jobs)))
+    running: dict[Connection, _StartedRun] = {}
     try:
         while waiting or running:
             while waiting and len(running) < processes:
-                _start(*waiting.popleft(), running)
-            for ready in connection.wait(list(running)):
+                number = waiting.popleft()
+                try:
+                    _start(number, jobs[number], running)
+                except OSError as error:
+                    if limit_reached(error) is None:
+                        raise
+                    if running:
+                        waiting.appendleft(number)
+                        processes = len(running)
+                    else:
+                        yield _run(number, jobs[number], tell)
+            for ready in connection.wait(list(running)) if running else ():
                 assert not isinstance(ready, int)
                 pipe = next(each for each in running if each is ready)
-                try:
-                    said = pipe.recv()
-                except EOFError:
-                    process = running.pop(pipe)
-                    process.join(ENDED_WITHIN)
-                    raise PdctlError(
-                        f"the process of a run ended without a word (exit code {process.exitcode})",
-                        "it may have been out of memory (see dmesg): run fewer at once with --jobs 1",
-                    ) from None
+                said = _heard(pipe, running[pipe])
                 if isinstance(said, RunProgress):
                     tell(said)
                     continue
-                running.pop(pipe).join(ENDED_WITHIN)
+                number, process = running.pop(pipe)
+                process.join(ENDED_WITHIN)
                 pipe.close()
-                if isinstance(said, _FailedRun):
+                if not isinstance(said, _FailedRun):
+                    yield said
+                elif said.exit_code != ExitCode.NOT_PROBED:
                     raise _error(said)
-                yield said
+                elif running:  # there may be enough for it once fewer go on
+                    waiting.append(number)
+                    processes = len(running)
+                else:
+                    yield LostRun(number, said.message, said.fix or "")
     finally:
-        for process in running.values():
+        for _, process in running.values():
             process.terminate()
-        for process in running.values():
+        for _, process in running.values():
             process.join(ENDED_WITHIN)
             if process.is_alive():
                 process.kill()
@@ -143,7 +172,22 @@ def collect_outcome(
     return SimulationOutcome(setup, policies, series, unfinished)
 
 
-def _start(number: int, job: RunJob, running: dict[Connection, ForkProcess]) -> None:
+def _heard(pipe: Connection, started: _StartedRun) -> FinishedRun | RunProgress | LostRun | _FailedRun:
+    """What the process of a run says; of one that ended without a word, by what."""
+    try:
+        said: FinishedRun | RunProgress | _FailedRun = pipe.recv()
+    except EOFError:
+        started.process.join(ENDED_WITHIN)
+        code = started.process.exitcode or 0
+        if code >= 0:
+            return LostRun(started.job, f"its process ended without a word (exit code {code})", ENDED_FIX)
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        words = f"its process was ended by {name} ({(signal.strsignal(-code) or 'unknown').lower()})"
+        return LostRun(started.job, words, SIGNAL_FIXES.get(-code, ENDED_FIX))
+    return said
+
+
+def _start(number: int, job: RunJob, running: dict[Connection, _StartedRun]) -> None:
     """Start a process and note it in `running`, by the pipe it speaks through."""
     # fork: a trace of a million requests is shared with the process, not copied. No thread runs here.
     context = get_context("fork")
@@ -153,7 +197,7 @@ def _start(number: int, job: RunJob, running: dict[Connection, ForkProcess]) -> 
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process.start()
-        running[ours] = process
+        running[ours] = _StartedRun(number, process)
         theirs.close()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -33,7 +33,7 @@ class SimulationSetup(NamedTuple):
 
 
 class UnfinishedRun(NamedTuple):
-    """A run that Ctrl-C ended, or kept from starting."""
+    """A run that Ctrl-C ended or did not let begin, or that was lost with its process."""
 
     policy: str
     loading: str
@@ -49,10 +49,13 @@ class SimulationOutcome(NamedTuple):
     unfinished: Sequence[UnfinishedRun] = ()
 
 
-def combine_digests(digests: Sequence[str]) -> str:
-    """Of one run the SHA-256 of its event log; of several that of their digests, one per line, in their order."""
-    if len(digests) == 1:
-        return digests[0]
+def combine_digests(digests: Sequence[str]) -> str | None:
+    """Of one run the SHA-256 of its event log; of several that of their digests, one per line, in their order.
+
+    None where no run has ended.
+    """
+    if len(digests) < 2:
+        return digests[0] if digests else None
     return hashlib.sha256("".join(f"{one}\n" for one in digests).encode()).hexdigest()
 
 

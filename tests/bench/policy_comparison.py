@@ -22,7 +22,7 @@ from pdctl.policy.constraints import Limits
 from pdctl.simulation.cost_profile import read_profile
 from pdctl.simulation.fleet_shape import FleetShape, RequestRouting, SimulationSettings
 from pdctl.simulation.kernel import SECOND
-from pdctl.simulation.parallel_runs import RunJob, run_jobs
+from pdctl.simulation.parallel_runs import LostRun, RunJob, run_jobs
 from pdctl.simulation.statistics import FIGURES, read_targets, summarize_policy
 from pdctl.simulation.synthetic import make_request_trace, trace_names
 from pdctl.simulation.trace_files import read_request_trace
@@ -151,6 +151,8 @@ def make_job(row: str, case: ComparisonCase, split: Split, seed: int, given: Com
 def run_all(jobs: Sequence[RunJob], processes: int) -> list[RunStatistics]:
     found: dict[int, RunStatistics] = {}
     for one in run_jobs(jobs, processes, lambda _: None):
+        if isinstance(one, LostRun):
+            raise PdctlError(f"{jobs[one.job].name}: {one.message}", one.fix)
         found[one.job] = one.statistics
         if sys.stderr.isatty():
             end = "\r" if len(found) < len(jobs) else "\n"

@@ -175,6 +175,63 @@ def test_a_run_that_longest_cuts_is_said() -> None:
     assert "cut at" not in within(*words, "10m").stdout
 
 
+@for_each(
+    "number, said, fix",
+    [
+        (signal.SIGKILL, "SIGKILL (killed)", "see dmesg"),
+        (signal.SIGSEGV, "SIGSEGV (segmentation fault)", "run it again by itself"),
+        (signal.SIGXCPU, "SIGXCPU (cpu time limit exceeded)", "ulimit -t unlimited"),
+    ],
+)
+def test_a_run_whose_process_is_killed_costs_no_other(number: signal.Signals, said: str, fix: str) -> None:
+    words = ["2p1d", "--trace", "steady:rate=8,duration=200", "--jobs", "2", "--seeds", "6", "-o", "json"]
+    argv = [sys.executable, "-m", "pdctl", "simulate", *words]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not (runs := children(process.pid)):
+            assert time.monotonic() < deadline, "the first run begins"
+            time.sleep(0.005)
+        os.kill(int(runs[0]), number)
+        out, err = process.communicate(timeout=100)
+    assert process.returncode == 4
+    assert f"error: 1 of 6 runs lost: static, seed 0: its process was ended by {said}\n  fix: " in err
+    assert fix in err
+    told = json.loads(out)
+    assert [run["seed"] for run in told["policies"][0]["runs"]] == [1, 2, 3, 4, 5]
+    assert [one["seed"] for one in told["unfinished"]] == [0]
+
+
+@for_each("files", [12, 18, 30])
+def test_as_many_runs_go_on_as_can_be_started(files: int) -> None:
+    """A process takes files: with few, fewer are started than were asked for, and none with the fewest."""
+    argv = [sys.executable, "-m", "pdctl", "simulate", "1p1d", "--trace", SHORT, "--seeds", "12", "--jobs", "12"]
+    limited = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *argv, "-o", "json"]
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=120, encoding="utf-8")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(json.loads(done.stdout)["policies"][0]["runs"]) == 12
+
+
+def test_no_digest_of_nothing(tmp_path: Path) -> None:
+    """Both runs are killed. The page of an earlier simulation goes, too."""
+    (tmp_path / "report.html").write_text("earlier", encoding="utf-8")
+    words = ["2p1d", "--trace", "steady:rate=8,duration=20000", "--jobs", "2", "--seeds", "2", "--out", str(tmp_path)]
+    argv = [sys.executable, "-m", "pdctl", "simulate", *words, "-o", "json"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while len(runs := children(process.pid)) < 2:
+            assert time.monotonic() < deadline, "two runs go on side by side"
+            time.sleep(0.01)
+        for each in runs:
+            os.kill(int(each), signal.SIGKILL)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 4
+    assert err.startswith("error: 2 of 2 runs lost: static, seed ")
+    told = json.loads(out)
+    assert (told["digest"], told["policies"], len(told["unfinished"])) == (None, [], 2)
+    assert json.loads((tmp_path / "simulation.json").read_text("utf-8")) == told
+    assert [file.name for file in tmp_path.iterdir()] == ["simulation.json"], "a page would show nothing"
+
+
 def test_ctrl_c_keeps_what_is_finished() -> None:
     """The signal comes while the third run goes on beside another, or a later one: at least one is finished then."""
     words = ["2p1d", "--trace", "steady:rate=8,duration=600", "--jobs", "2", "--seeds", "40", "-o", "json"]
