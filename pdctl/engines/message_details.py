@@ -57,6 +57,7 @@ _LOST_NODE = compile_late(r"\bits node (\S+)")
 # The times of one request as SGLang reports them at its end (ReqTimeStats, 0.5.3 to 0.5.23).
 # `name=1.23ms` in sglang 0.5.3 and 0.5.13+, `name(1.23ms)` inside 0.5.8's sums.
 _TIME = compile_late(r"(\w+)(?:=|\()([\d.]+)ms")
+_FILES = compile_late(r"^the hard limit of open files is \d+, .*\(ulimit -Hn (\d{1,9}),")
 _SPEED = compile_late(r"transfer_speed=([\d.]+) ?GB/s")
 _TOTAL = compile_late(r"transfer_total=([\d.]+) ?MB")
 _ENTRY = compile_late(r"entry_time=([\d.]+)")
@@ -205,6 +206,11 @@ def time_stats(text: str, role: str) -> TimeStats:
     ]
     speed, total = _real(_SPEED, text), _real(_TOTAL, text)
     return TimeStats(tuple(parts), _real(_ENTRY, text), total * 1e6 if total else None, speed or None)
+
+
+def files_wanted(text: str) -> int | None:
+    """The limit of open files that an engine asks for which refuses to start under a lower one."""
+    return _count(_FILES, text)
 
 
 def entry_of(line: bytes) -> float | None:

@@ -89,9 +89,15 @@ def find_run(root: Path, name: str | None, also: tuple[State, ...] = ()) -> Run:
         if unreadable:
             what, _, fix = unreadable[0].partition("; ")
             raise StorageError(what, fix)
-        raise NotFoundError("; ".join(("no run is alive", *runs_of_others())), "pdctl launch 2p1d")
+        raise NotFoundError(
+            "; ".join(("no run is alive", *runs_of_others())), "pdctl launch FILE|NAME (2p1d, for example)"
+        )
     last = runs[0]
-    fix = f"pdctl diagnose --run {last.name}" if last.state is State.FAILED else "pdctl launch 2p1d"
+    fix = (
+        f"pdctl diagnose --run {last.name}"
+        if last.state is State.FAILED
+        else "pdctl launch FILE|NAME (2p1d, for example)"
+    )
     raise NotFoundError(f"no run is alive; the last to end, `{last.name}`, {describe_ended(last)}", fix)
 
 

@@ -351,7 +351,8 @@ def _unknowns(
     for role, instances in (("prefill", deployment.prefills), ("decode", deployment.decodes)):
         if not instances:
             yield MissingEvidence(f"no {role}'s log is here", "give the logs of all instances")
-    if not any(source.kind is SourceKind.ROUTER for source in sources) and engines:
+    not_begun = died and not rooms and all(one.watched for one in engines)  # a launch starts its router last
+    if not any(source.kind is SourceKind.ROUTER for source in sources) and engines and not not_begun:
         yield MissingEvidence("which bootstrap ports the router sends: no router's log is here", GIVE)
     yield from _missing_logs(deployment, lines)
     yield from _waiting_unnamed(deployment, rooms, lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from pdctl.engines import numerals
+from pdctl.engines import message_details, numerals
 from pdctl.engines.base import Level, Sign
 from pdctl.logs.window import UNLIMITED
 from pdctl.quick_definitions import NamedTuple, compile_late
@@ -121,6 +121,16 @@ def fills_of_line(event: Event, instance: ObservedInstance | None) -> dict[str, 
     return fills | {name: event.values[name] for name in ("observed", "fix") if event.values.get(name)}
 
 
+def _fix_in_topology(unable: Event) -> str:
+    """What the user of `pdctl launch`, which writes the router's command line, can change about a router's address."""
+    if unable.row.cause == "PD218":
+        return "free the port, or launch with another `router.port`: --set router.port=PORT"
+    if "denied" in unable.text:
+        return "launch with a `router.port` of 1024 or more, such as --set router.port=8000"
+    which = "an IP address that `ip -br address` lists on that machine"
+    return f"launch with {which} as `router.host`, such as --set router.host=127.0.0.1"
+
+
 def _places(death: DeathProof) -> Iterator[Place]:
     return (event.place for event in death.evidence)
 
@@ -172,8 +182,14 @@ def reported_death(each: ProvenDeath, broken: Sequence[Room], running: int | Non
     if each.reason is not None and each.reason.line not in {line.line for line in evidence}:
         evidence.append(each.reason)
     fix = fill_fix(known.fix, fills)
-    if code in GONE.values():
+    files = message_details.files_wanted(each.reason.text) if each.reason is not None else None
+    if code in GONE.values() and files is not None:
+        where = f"as root, in the shell that starts {pasteable(one.name)}; or LimitNOFILE= of its unit"
+        fix = f"ulimit -n {files}   # {where}"
+    elif code in GONE.values():
         fix = fix_of_death(death)
+    elif each.unable is not None and one.role == "router":
+        fix = _fix_in_topology(each.unable)
     elif differing is not None:
         fix = f"start {pasteable(one.name)} and its peers with the same {differing[2]}"
     elif code == CRASH and death.evidence:

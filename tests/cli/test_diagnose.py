@@ -294,5 +294,7 @@ def test_of_a_start_that_failed_nobody_whom_launch_ended_is_a_cause(tmp_path: Pa
     assert failed, ended
     assert {death["instance"] for death in told["deaths"]} == failed
     assert all("the hard limit of open files is 64" in death["why"] for death in told["deaths"])
+    assert all(death["fix"].startswith("ulimit -n 65536 ") for death in told["deaths"])
+    assert "router" not in json.dumps(told["unknowns"]), "its launch ended before there was one"
     for name in ended.keys() - failed:
         assert any(note.startswith("no cause: ") and name in note for note in told["notes"]), name

@@ -241,6 +241,9 @@ def test_a_router_that_cannot_listen_is_named_with_the_fix(
     assert where in told[0].headline
     assert line.partition("ERROR ")[2] in told[0].why or line in told[0].why
     assert told[0].fix
+    key = "router.port" if code == "PD218" or "denied" in line else "router.host"
+    assert (f"--set {key}=" in told[0].fix) is launched
+    assert not (launched and "--host" in told[0].fix)
     assert exit_code(found) is ExitCode.FINDINGS
 
 
