@@ -96,6 +96,7 @@ class FleetWatch:
             _replica(last, load.heard and _sent_to(load, workers, notes), load.heard, page)
             for load, last in zip(loads, known, strict=True)
         )
+        notes += _without_ready(replicas)
         self._measure(earlier, replicas, time_s)
         self._replicas, self._looked_s = replicas, time_s
         return FleetLook(self._observation(replicas, page, time_s), tuple(notes))
@@ -231,6 +232,13 @@ def _lacking(load: InstanceLoad) -> Iterator[str]:
         yield "this release does not say how many prompt tokens wait; its backlog counts as 0"
     if not load.traffic:
         yield "/metrics tells nothing of requests and their lengths; SGLang has it with --enable-metrics"
+
+
+def _without_ready(replicas: Sequence[ReplicaLoad]) -> Iterator[str]:
+    """What no policy says."""
+    for role, state in STATES.items():
+        if not any(one.ready for one in replicas if one.state is state):
+            yield f"no {role} is ready: the fleet serves no request"
 
 
 def _page_size(loads: Sequence[InstanceLoad]) -> int:

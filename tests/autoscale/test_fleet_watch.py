@@ -161,7 +161,8 @@ def test_one_that_cannot_be_read_keeps_its_last_figures_and_is_named(serve: Serv
     else:
         decode.tell(num_used_tokens=10**14)
     look = seen.look(5.0)
-    (note,) = look.notes
+    note, consequence = look.notes
+    assert consequence == "no decode is ready: the fleet serves no request"
     assert note.startswith("decode-0 (http://127.0.0.1:")
     assert note.endswith("; its figures are 5 s old")
     assert {"nothing": "no answer within", "refused": "refused", "garbage": "no load", "too much": "in use"}[
@@ -208,7 +209,8 @@ def test_a_router_names_the_fleet_and_whom_it_sends_to(serve: Serve) -> None:
     after = replicas(look)
     assert set(after) == {"prefill-1", "decode-0"}, "a name stays with its instance"
     assert (after["prefill-1"].ready, after["prefill-1"].kv_blocks_used) == (False, 2)
-    assert look.notes == (f"prefill-1 ({second.url}): the router calls it unhealthy",)
+    unhealthy = f"prefill-1 ({second.url}): the router calls it unhealthy"
+    assert look.notes == (unhealthy, "no prefill is ready: the fleet serves no request")
     del answers["/workers"]
     look = seen.look(3.0)
     assert set(replicas(look)) == {"prefill-1", "decode-0"}, "without a router's list those of before are looked at"
@@ -265,7 +267,8 @@ def test_many_that_hang_leave_the_others_their_turns(serve: Serve, peer: Any) ->
     seen = watch(*hanging, Endpoint("decode-0", "decode", Instance(serve, "decode").url), timeout=6 * BRIEF)
     look = seen.look(0.0)
     assert replicas(look)["decode-0"].ready
-    assert len(look.notes) == 60
+    assert len(look.notes) == 61
+    assert look.notes[-1] == "no prefill is ready: the fleet serves no request"
     assert look.observation is not None
     assert look.observation.prefills == 60
 
