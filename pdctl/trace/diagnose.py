@@ -129,10 +129,14 @@ def diagnose(library: Library) -> Diagnosis:
 
 
 def _told_to_end(died: Sequence[Death], lines: Iterable[Event], deployment: ObservedDeployment) -> Iterator[str]:
-    """One sentence for those of a launch that ended only because they were ended, after the first death: no cause."""
-    if not died:
+    """One sentence for those of a launch that ended only because they were ended, after the first death: no cause.
+
+    One that was started again ended nothing.
+    """
+    final = [one for one in died if one.back is None]
+    if not final:
         return
-    first = min(died, key=lambda one: one.since)
+    first = min(final, key=lambda one: one.since)
     others = {one.name for one in deployment.instances.values() if one.watched} - {one.instance for one in died}
     ordered: dict[str, Event] = {}
     for event in lines:

@@ -358,6 +358,21 @@ def test_who_left_with_an_exit_code_died_and_who_was_ended_because_of_it_did_not
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("again", [True, False])
+def test_a_death_before_a_new_start_is_not_why_the_others_were_ended_later(tmp_path: Path, again: bool) -> None:
+    """After the stop of a run, what `down` had ended was said to have ended because of a death a minute before."""
+    stopped = "was killed by SIGTERM (pdctl ended it)"
+    begin = {name: f"pdctl: {name} generation {{}}: {BY_PDCTL}" for name in ("decode-0", "decode-1")}
+    later = [f"{at(17)} {begin['decode-0'].format(2)}", f"{at(80)} pdctl: decode-0 generation 2 {stopped}"]
+    lines = [f"{at(10)} {begin['decode-0'].format(1)}", f"{at(12)} pdctl: decode-0 generation 1 {KILLED}"]
+    write(tmp_path, **{"decode-0": [*lines, *(later if again else [])]})
+    others = [f"{at(10)} {begin['decode-1'].format(1)}", f"{at(80)} pdctl: decode-1 generation 1 {stopped}"]
+    write(tmp_path, **{"decode-1": others})
+    found = diagnose(library([str(tmp_path / f"{name}.log") for name in begin]))
+    assert [one.instance for one in found.deaths] == ["decode-0"]
+    assert any("decode-0 had died, pdctl ended decode-1" in note for note in found.notes) is not again
+
+
 CRASHED_ON = f"{at(140)} Scheduler hit an exception: Traceback (most recent call last):\nRuntimeError: no memory"
 
 
