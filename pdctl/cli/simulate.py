@@ -140,6 +140,7 @@ def command(
         raise UsageError(f"policies × ways to load × seeds are {count:,} runs, above {MOST_RUNS:,}", "lower --seeds")
     costs = read_profile(profile)
     resolved = resolve.load([resolve.topology_file(each) for each in (topology, *(overlays or []))], sets or [])
+    _note_sizes(resolved, profile, costs)
     bounds = _limits(limits or [], resolved, costs)
     fleet = FleetShape.from_topology(resolved, costs, replicas=_replicas(bounds, costs))
     directory = None if out is None else _directory(Path(out))
@@ -300,6 +301,17 @@ def _plans(text: str) -> list[LoadPlan]:
                 hint(name, known) or f"known: {', '.join(known)}",
             )
     return [LoadPlan(name) for name in dict.fromkeys(text.split(","))]
+
+
+def _note_sizes(topology: Topology, profile: str, costs: CostProfile) -> None:
+    """Say where the topology's instances are not of the profile's size, which is that of every simulated replica."""
+    sizes = {role.name: role.tp * role.pp * role.replicas for role in (topology.prefill, topology.decode)}
+    if any(gpus != costs.gpus for gpus in sizes.values()):
+        wanted = ", ".join(f"{gpus} of a {name}" for name, gpus in sizes.items())
+        term.err().write(
+            f"note: GPUs of an instance: {wanted}; profile {profile}: {costs.gpus}, by which costs, GPU-time and "
+            "limits are counted; for others give a profile with its own `gpus`"
+        )
 
 
 def _limits(texts: Sequence[str], topology: Topology, costs: CostProfile) -> Limits:

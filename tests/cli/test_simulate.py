@@ -71,6 +71,13 @@ def test_a_request_that_fits_nowhere_is_said(tmp_path: Path) -> None:
     assert "static: 1 of 2 requests did not end; no replica has room for 1 of them\n" in done.stdout
 
 
+def test_instances_of_another_size_than_the_profiles_are_said() -> None:
+    done = within("simulate", "2p1d-decode-tp2", "--trace", SHORT)
+    assert done.returncode == 0
+    assert done.stderr.startswith("note: GPUs of an instance: 1 of a prefill, 2 of a decode; profile gpu-8b: 1, by")
+    assert within("simulate", "2p1d", "--trace", SHORT).stderr == ""
+
+
 def test_bad_rows_are_named_or_counted(tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     good = '{"timestamp": 0, "input_length": 100, "output_length": 5, "hash_ids": [1]}'
