@@ -20,7 +20,7 @@ from pdctl.quick_definitions import NamedTuple
 from pdctl.suggestions import hint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pdctl.policy.decision import Decision
     from pdctl.policy.observation import Observation
@@ -216,8 +216,11 @@ def read_looks(lines: Iterable[tuple[int, bytes]], file: str) -> Iterator[Record
         yield RecordedLook(at, observation, tuple(notes))
 
 
-def split_lines(chunks: Iterable[bytes], file: str) -> Iterator[tuple[int, bytes]]:
-    """The lines with their numbers, without the last where it was not written to its end. Raise UsageError."""
+def split_lines(chunks: Iterable[bytes], file: str, tell_cut: Callable[[int], None]) -> Iterator[tuple[int, bytes]]:
+    """The lines with their numbers, without the last where it was not written to its end, which is told.
+
+    Raise UsageError for a line that is too long, or if not even the first was written to its end.
+    """
     rest, number = b"", 0
     for chunk in chunks:
         *whole, rest = (rest + chunk).split(b"\n")
@@ -226,6 +229,10 @@ def split_lines(chunks: Iterable[bytes], file: str) -> Iterator[tuple[int, bytes
             yield number, line
         if len(rest) > LARGEST_LINE:
             raise UsageError(f"{file}:{number + 1} is longer than {LARGEST_LINE >> 20} MiB", RECORDED)
+    if rest and not number:
+        raise UsageError(f"{file} is cut: its first line was not written to its end", RECORDED)
+    if rest:
+        tell_cut(number + 1)
 
 
 def as_members(record: Any) -> dict[str, object]:  # noqa: ANN401 - any record of figures

@@ -239,7 +239,8 @@ def _recorded(
     """What decides and the looks of a record; `asked` and `settings` take the place of the record's own."""
     from pdctl.autoscale import advice
 
-    lines = advice.split_lines(_chunks(file), file)
+    cut = "was not written to its end, as when the disk is full, and is left out"
+    lines = advice.split_lines(_chunks(file), file, lambda line: term.err().write(f"note: {file}:{line} {cut}"))
     number, first = next(lines, (1, b""))
     chosen = advice.read_settings(first, f"{file}:{number}", None)
     if asked is not None:
@@ -277,6 +278,7 @@ def _recorder(file: str | None, chosen: AdviceSettings) -> Iterator[Callable[[Re
             stream.write(json.dumps(document) + "\n")
             stream.flush()
         except OSError as error:
+            term.silence(stream)  # closing it would write again, and fail without the name
             raise StorageError(f"--record {file}: {(error.strerror or '').lower()}", "free space there") from None
 
     with stream:

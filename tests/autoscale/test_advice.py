@@ -44,7 +44,7 @@ def record(chosen: AdviceSettings, seen: list[RecordedLook]) -> bytes:
 
 
 def replayed(data: bytes) -> tuple[AdviceSettings, list[RecordedLook]]:
-    lines = split_lines([data[:7], data[7:]], "r.jsonl")
+    lines = split_lines([data[:7], data[7:]], "r.jsonl", lambda _: None)
     number, first = next(lines)
     return read_settings(first, f"r.jsonl:{number}", None), list(read_looks(lines, "r.jsonl"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -160,6 +161,31 @@ def test_a_record_is_replayed_in_both_forms(tmp_path: Path) -> None:
 def test_a_record_in_which_nothing_was_observed_has_exit_code_4(tmp_path: Path) -> None:
     done = within("autoscale", "advise", "--replay", recorded(tmp_path, {"observation": None}))
     assert (done.returncode, done.stderr) == (4, "nothing could be observed\n")
+
+
+def test_a_record_that_ends_in_half_a_line_is_replayed_without_it(tmp_path: Path) -> None:
+    file = recorded(tmp_path, {"observation": seen(5.0)}, {"observation": seen(10.0)})
+    words = ("autoscale", "advise", "--replay", file, "-o", "jsonl")
+    whole = within(*words)
+    data = Path(file).read_bytes()
+    Path(file).write_bytes(data[:-20])
+    done = within(*words)
+    assert (done.returncode, done.stdout) == (0, whole.stdout.partition("\n")[0] + "\n")
+    assert done.stderr == f"note: {file}:3 was not written to its end, as when the disk is full, and is left out\n"
+    Path(file).write_bytes(data[:20])
+    done = within(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {file} is cut: its first line was not written to its end\n")
+
+
+def test_a_full_disk_behind_a_record_names_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "r.jsonl"
+    argv = [sys.executable, "-m", "pdctl", "autoscale", "advise", "--router", f"http://127.0.0.1:{free_ports(1)[0]}"]
+    limited = ["sh", "-c", 'ulimit -f 1; exec "$@"', "sh", *argv, "--interval", "0.1s", "--record", str(file)]
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}  # Python would cut the modules it keeps
+    done = subprocess.run(limited, env=env, capture_output=True, text=True, timeout=60, encoding="utf-8")
+    assert (done.returncode, done.stderr) == (4, f"error: --record {file}: file too large\n  fix: free space there\n")
+    assert file.stat().st_size > 0
 
 
 def test_mistakes_of_advise(tmp_path: Path) -> None:

@@ -115,7 +115,8 @@ def test_files_that_cannot_be_written_cost_no_figure(tmp_path: Path) -> None:
     for blocks, lost in ((512, ["report.html"]), (0, sorted(name for name, data in kept.items() if data))):
         argv = [sys.executable, "-m", "pdctl", "simulate", *map(str, words), "--seed", "0"]
         limited = ["sh", "-c", f'ulimit -f {blocks}; exec "$@"', "sh", *argv]
-        done = subprocess.run(limited, capture_output=True, text=True, timeout=120, encoding="utf-8")
+        env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}  # Python would cut the modules it keeps
+        done = subprocess.run(limited, env=env, capture_output=True, text=True, timeout=120, encoding="utf-8")
         assert (done.returncode, done.stdout) == (4, earlier.stdout)
         told = ", ".join(f"{name} (file too large)" for name in lost)
         said, _, fix = done.stderr.partition("\n")
