@@ -39,7 +39,7 @@ from pdctl.trace.proven_deaths import (
     requests_running,
     shows_death,
 )
-from pdctl.trace.room import BROKEN, MissingEvidence
+from pdctl.trace.room import BROKEN, MissingEvidence, RoomOutcome
 from pdctl.trace.room_events import left_on_purpose, lost_lines
 from pdctl.trace.summaries import room_summaries
 from pdctl.trace.tracer import LOG_REQUESTS, TIME_STATS, WHOLE, Tracer
@@ -122,7 +122,8 @@ def diagnose(library: Library) -> Diagnosis:
     empty = library.limits is not None and library.empty
     return Diagnosis(
         shown, tuple(died), tuple(findings), rest, tally, untold,
-        (*_told_to_end(died, lines, tracer.deployment), *library.notes), library.limits, empty,
+        (*_told_to_end(died, lines, tracer.deployment), *_cut_by_stop(found, lines), *library.notes),
+        library.limits, empty,
         lost_lines=lost, contradiction=tracer.deployment.contradiction,
         clocks=_clocks([*examined, *_one_of_each_pair(tracer, found, examined)]),
     )  # fmt: skip
@@ -152,6 +153,19 @@ def _told_to_end(died: Sequence[Death], lines: Iterable[Event], deployment: Obse
         if ended:
             names = ", ".join(f"{event.instance} ({event.place})" for event in ended)
             yield f"no cause: after {first.instance} had died, {how} {names}"
+
+
+def _cut_by_stop(rooms: Iterable[RoomSummary], lines: Iterable[Event]) -> Iterator[str]:
+    """One sentence for each decode that its launcher ended while rooms without an end were there."""
+    open_rooms = [room for room in rooms if room.outcome is RoomOutcome.UNKNOWN and room.first_seen is not None]
+    for event in lines:
+        if event.row.speaker is not Speaker.LAUNCHER or not event.proves(Sign.ORDERED_TO_END) or event.t is None:
+            continue
+        cut = [room for room in open_rooms if room.decode == event.instance and (room.first_seen or 0.0) <= event.t]
+        open_rooms = [room for room in open_rooms if room not in cut]
+        if cut:
+            count = "1 room was" if len(cut) == 1 else f"{len(cut)} rooms were"
+            yield f"{count} cut by the stop of the run: pdctl ended {event.instance} ({event.place}) before their end"
 
 
 def _wanted(row: Row) -> bool:

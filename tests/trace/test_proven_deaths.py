@@ -22,7 +22,7 @@ from pdctl.trace.diagnose import diagnose
 from pdctl.trace.observed_deployment import ObservedDeployment
 from tests.cases import for_each
 from tests.trace import pasted
-from tests.trace.engines import ACCESS, at, engine, finished, received, rid
+from tests.trace.engines import ACCESS, at, engine, finished, received, rid, sending
 from tests.trace.recordings import diagnosis, library, logs, tracer
 
 if TYPE_CHECKING:
@@ -371,6 +371,18 @@ def test_a_death_before_a_new_start_is_not_why_the_others_were_ended_later(tmp_p
     found = diagnose(library([str(tmp_path / f"{name}.log") for name in begin]))
     assert [one.instance for one in found.deaths] == ["decode-0"]
     assert any("decode-0 had died, pdctl ended decode-1" in note for note in found.notes) is not again
+
+
+@pytest.mark.parametrize("ended", ["pdctl ended it", "from outside, or OOM-killed: see dmesg"])
+def test_rooms_that_the_stop_of_a_run_cut_are_said_to_be(tmp_path: Path, ended: str) -> None:
+    """Two Ctrl-C: the router has lines of the room, the decode none after it took it, and each is killed."""
+    room, who = 8467546191872496, "2f" * 16
+    begin = f"{at(10)} pdctl: decode-0 generation 1: {BY_PDCTL}"
+    end = f"{at(80)} pdctl: decode-0 generation 1 was killed by SIGKILL ({ended})"
+    write(tmp_path, **{"decode-0": [begin, received(70, room, who), sending(70, room), end]})
+    found = diagnose(library([str(tmp_path / "decode-0.log")]))
+    said = "1 room was cut by the stop of the run: pdctl ended decode-0"
+    assert any(note.startswith(said) for note in found.notes) is (ended == "pdctl ended it")
 
 
 CRASHED_ON = f"{at(140)} Scheduler hit an exception: Traceback (most recent call last):\nRuntimeError: no memory"
