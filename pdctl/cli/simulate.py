@@ -346,13 +346,16 @@ def _replicas(bounds: Limits, costs: CostProfile) -> int:
 
 def _value(text: str) -> object:
     """As in a JSON document, and `1..8` for a list of two."""
-    low, dots, high = text.strip().partition("..")
-    if dots:
-        return [_value(low), _value(high)]
+    low, dots, high = text.partition("..")
+    return [_plain_value(low), _plain_value(high)] if dots else _plain_value(low)
+
+
+def _plain_value(text: str) -> object:
+    """As in a JSON document; what is none there, or nested too deep to be read, as the text that it is."""
     try:
-        value: object = json.loads(low)
-    except ValueError:
-        return low
+        value: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return text.strip()
     return value
 
 

@@ -303,6 +303,9 @@ def children(pid: int) -> list[str]:
         (("--trace", SHORT, "--setting", "blitz.prefill=1..2"), "  fix: add it: --policy static,blitz"),
         (("--trace", SHORT, "--setting", "static.prefills=x"), "error: --setting static: `prefills` is the text 'x'"),
         (("--trace", SHORT, "--out", "/dev/null/x"), "error: --out /dev/null/x: not a directory"),
+        (("--trace", SHORT, "--limit", "prefill=" + "[" * 100_000), "`prefill` is the text '[[[["),
+        (("--trace", SHORT, "--limit", "prefill=" + "1.." * 3000), "`prefill` is a list of 2, not"),
+        (("--trace", SHORT, "--policy", "blitz", "--setting", "blitz.prefill=" + "[" * 99_999), "is the text '[[[["),
         (("--trace", SHORT, "--seeds", "1000", "--policy", ",".join(["static"] * 2)), "--policy static: named twice"),
     ],
 )  # fmt: skip
