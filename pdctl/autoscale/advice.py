@@ -29,6 +29,7 @@ RECORD, ADVICE = "pdctl.fleet-record/1", "pdctl.advice/1"
 ADVISERS = tuple(name for name in ScalingPolicyName if name is not ScalingPolicyName.ORACLE)
 MEMBERS = ("limits", "rates", "settings")
 LEAST_KEPT = 60.0  # seconds of looks that are kept for the policies
+MOST_KEPT = 512  # looks; those of a window that has more are kept that far apart
 MOST_REPLICAS_KEPT = 10**6  # in all observations that are kept
 MOMENT = re.compile(r"[0-9]{4}(-[0-9]{2}){2}T[0-9]{2}(:[0-9]{2}){2}(\.[0-9]{1,6})?Z")  # `at` of a look
 LARGEST_LINE = 64 << 20  # bytes of one line of a record
@@ -130,15 +131,18 @@ class Adviser:
         return Advice(look, tuple(decisions), undecided)
 
     def _remember(self, now: Observation) -> None:
-        history = self._history
+        """Keep a look. The one before it makes room where looks come so fast that a window would have too many."""
+        history, window_s = self._history, self._given.window_s
+        if len(history) > 1 and history[-1].time_s - history[-2].time_s < window_s / MOST_KEPT:
+            self._kept -= len(history.pop().replicas)
         history.append(now)
         self._kept += len(now.replicas)
-        oldest = now.time_s - self._given.window_s
+        oldest = now.time_s - window_s
         while len(history) > 2 and (history[1].time_s <= oldest or self._kept > MOST_REPLICAS_KEPT):
             self._kept -= len(history.popleft().replicas)
 
 
-def choose_policies(words: str) -> tuple[ScalingPolicyName, ...]:
+def choose_policies(words: str, place: str = "--policy") -> tuple[ScalingPolicyName, ...]:
     """The policies of `blitz,kpa`; all that can watch for ``. Raise UsageError for one that is none, or cannot."""
     if not words:
         return ADVISERS
@@ -147,11 +151,11 @@ def choose_policies(words: str) -> tuple[ScalingPolicyName, ...]:
     for word in (one.strip() for one in words.split(",")):
         if word not in known:
             raise UsageError(
-                f"--policy: there is no policy `{word}`", hint(word, known) or f"one of {', '.join(known)}"
+                f"{place}: there is no policy `{word[:40]}`", hint(word, known) or f"one of {', '.join(known)}"
             )
         name = ScalingPolicyName(word)
         if name not in ADVISERS:
-            raise UsageError(f"--policy: {word} decides by arrivals to come, which nobody observes", "leave it out")
+            raise UsageError(f"{place}: {word} decides by arrivals to come, which nobody observes", "leave it out")
         found.append(name)
     return tuple(dict.fromkeys(found))
 
@@ -172,7 +176,7 @@ def read_settings(data: bytes, file: str, policies: tuple[ScalingPolicyName, ...
     if policies is None:
         if not isinstance(named, list) or not all(isinstance(one, str) for one in named):
             raise UsageError(f"{place.member('policies')} is {said(named)}, not a list of names", "record it again")
-        policies = choose_policies(",".join(named))
+        policies = choose_policies(",".join(named), str(place.member("policies")))
     given, at = members.get("settings", {}), place.member("settings")
     if not isinstance(given, dict):
         raise UsageError(f"{at} is {said(given)}, not an object", 'write {"kpa": {"drain_s": 1.0}}, for example')

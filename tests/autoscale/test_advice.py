@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from typing import Any
 
@@ -128,6 +129,18 @@ def test_looks_are_kept_as_far_back_as_a_policy_goes() -> None:
     assert long._history[0].time_s == 415.0, "dynamo-throughput over 180 s"
 
 
+def test_of_looks_that_come_fast_those_are_kept_that_span_the_window() -> None:
+    adviser = Adviser(PLAIN._replace(policies=choose_policies("static")))
+    for number in range(20_000):
+        adviser.advise(RecordedLook("", dataclasses.replace(fleet(), time_s=number / 100), ()))
+    kept = [one.time_s for one in adviser._history]
+    assert 256 <= len(kept) <= 514
+    assert (kept[-2] < 199.98, kept[-1]) == (True, 199.99)
+    assert 139.0 <= kept[0] <= 140.0
+    gaps = [later - earlier for earlier, later in itertools.pairwise(kept)]
+    assert max(gaps) < 0.15
+
+
 @for_each("name", [name.value for name in POLICIES])
 def test_an_observation_is_written_as_it_is_read(name: str) -> None:
     seen = fleet(
@@ -152,7 +165,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "no record": ('{"limits": {}}', "r.jsonl:1 is no record: its first line has no `schema` pdctl.fleet-record/1"),
     "empty": ("\n", "r.jsonl:1 is empty"),
     "not JSON": (f"{GOOD}\nnonsense", "r.jsonl:2:1:1: not JSON: expecting value"),
-    "a policy that is none": (GOOD.replace("blitz", "blits"), "--policy: there is no policy `blits`"),
+    "a policy that is none": (GOOD.replace("blitz", "blits"), "r.jsonl:1: `policies`: there is no policy `blits`"),
     "a limit that is none": (
         GOOD.replace('"limits": {}', '"limits": {"gpu": 1}'), "r.jsonl:1: `limits`: there is no member `gpu`",
     ),
