@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING
 
+from pdctl.errors import UsageError
 from pdctl.policy import POLICIES, DecisionInput, ScalingPolicyName, decide
 from pdctl.policy.constraints import Limits
 from pdctl.policy.observation import Arrival, MeasuredTraffic, Observation, QueueDepths, ReplicaLoad
@@ -26,6 +27,7 @@ DEFAULT_S = 5.0  # between decisions of a policy that has no period of its own a
 FEWEST_SEEN = 64  # observations that are kept, however short the windows of a policy are
 MOST_SEEN = 4096
 MOST_DECISIONS = 10_000  # that are kept
+MOST_TURNS = 10**7  # in which a policy is asked: a week of turns of 0.1 s
 NO_QUEUES = QueueDepths()
 
 
@@ -46,6 +48,16 @@ class ScalingLoop:
         self._rate = self._itl_s = 0.0
         self.decisions: list[tuple[int, Decision]] = []
         if every_s is not None:
+            arrivals = fleet.requests.arrival
+            length_s = (arrivals[-1] if arrivals else 0) / SECOND
+            if settings.longest_s is not None:
+                length_s = min(length_s, settings.longest_s)
+            if length_s > MOST_TURNS * every_s:
+                raise UsageError(
+                    f"{settings.policy.value} decides every {every_s:g} s, {length_s / every_s:,.0f} times until the "
+                    f"last request arrives, above {MOST_TURNS:,}",
+                    "raise --interval, or end the run with --longest",
+                )
             self._every_ns = max(1, round(every_s * SECOND))
             fleet.kernel.handlers[DueEvent.DECISION] = self._decide
             fleet.kernel.schedule(self._every_ns, DueEvent.DECISION, 0)

@@ -303,6 +303,7 @@ def children(pid: int) -> list[str]:
         (("--trace", SHORT, "--setting", "blitz.prefill=1..2"), "  fix: add it: --policy static,blitz"),
         (("--trace", SHORT, "--setting", "static.prefills=x"), "error: --setting static: `prefills` is the text 'x'"),
         (("--trace", SHORT, "--out", "/dev/null/x"), "error: --out /dev/null/x: not a directory"),
+        (("--trace", SHORT, "--policy", "blitz", "--interval", "0.001ms"), "blitz decides every 1e-06 s"),
         (("--trace", SHORT, "--limit", "prefill=" + "[" * 100_000), "`prefill` is the text '[[[["),
         (("--trace", SHORT, "--limit", "prefill=" + "1.." * 3000), "`prefill` is a list of 2, not"),
         (("--trace", SHORT, "--policy", "blitz", "--setting", "blitz.prefill=" + "[" * 99_999), "is the text '[[[["),
