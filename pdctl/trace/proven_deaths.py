@@ -124,11 +124,11 @@ def fills_of_line(event: Event, instance: ObservedInstance | None) -> dict[str, 
 def _fix_in_topology(unable: Event) -> str:
     """What the user of `pdctl launch`, which writes the router's command line, can change about a router's address."""
     if unable.row.cause == "PD218":
-        return "free the port, or launch with another `router.port`: --set router.port=PORT"
+        return "give pdctl launch a `router.port` that is free: --set router.port=PORT"
     if "denied" in unable.text:
-        return "launch with a `router.port` of 1024 or more, such as --set router.port=8000"
+        return "give pdctl launch a `router.port` of 1024 or more, such as --set router.port=8000"
     which = "an IP address that `ip -br address` lists on that machine"
-    return f"launch with {which} as `router.host`, such as --set router.host=127.0.0.1"
+    return f"give pdctl launch {which} as `router.host`, such as --set router.host=127.0.0.1"
 
 
 def _places(death: DeathProof) -> Iterator[Place]:
