@@ -267,7 +267,7 @@ def _measure_decode(
             joining = prompt.seconds * asked / len(driver.prefills) / step
             length = int(prompt.tokens)
             tokens = min(DECODE_TOKENS + int(1.5 * joining), MOST_TOKENS, driver.context_tokens - length - 1)
-            tell(f"decode: {rooms} rooms of {length} tokens, {tokens} tokens each")
+            tell(f"decode: {rooms} {'room' if rooms == 1 else 'rooms'} of {length} tokens, {tokens} tokens each")
             if (sample := _decode_sample(driver.ask(asked, length, tokens), rooms, length)) is not None:
                 found.append(sample)
     return tuple(found)

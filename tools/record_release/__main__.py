@@ -19,7 +19,7 @@ from tools.record_release.wire import CaptureError, Wire
 
 ROOMS = ROOT / "tests" / "data" / "rooms"
 
-BUILT = re.compile(rb"(?<![\w/])/home/\w+/work/sglang")  # where a published router was built, which it logs
+BUILT = re.compile(rb"(?<![\w/])/home/\w+/\w+/sglang\b")  # where a published router was built, which it logs
 
 
 def record(home: Path, version: str, scenario: str, out: Path, traceable: bool, preloaded: Preloaded | None) -> None:
