@@ -24,7 +24,7 @@ from pdctl.render import simulation_table, term
 from pdctl.render.term import as_json
 from pdctl.simulation import synthetic, trace_files
 from pdctl.simulation.cost_profile import read_profile
-from pdctl.simulation.fleet_shape import FleetShape, RequestRouting, SimulationSettings
+from pdctl.simulation.fleet_shape import FleetShape, RequestRouting, SimulationSettings, instance_gpus
 from pdctl.simulation.parallel_runs import LostRun, RunJob, collect_outcome, run_jobs
 from pdctl.simulation.simulation_document import SimulationSetup, to_document
 from pdctl.simulation.statistics import read_targets
@@ -34,7 +34,7 @@ from pdctl.topology import resolve
 from pdctl.units import flag_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pdctl.render.simulation_progress import SimulationProgress
     from pdctl.simulation.cost_profile import CostProfile
@@ -140,9 +140,10 @@ def command(
         raise UsageError(f"policies × ways to load × seeds are {count:,} runs, above {MOST_RUNS:,}", "lower --seeds")
     costs = read_profile(profile)
     resolved = resolve.load([resolve.topology_file(each) for each in (topology, *(overlays or []))], sets or [])
-    _note_sizes(resolved, profile, costs)
-    bounds = _limits(limits or [], resolved, costs)
-    fleet = FleetShape.from_topology(resolved, costs, replicas=_replicas(bounds, costs))
+    sizes = instance_gpus(resolved)
+    _note_sizes(sizes, profile, costs)
+    bounds, replicas = _limits(limits or [], resolved, sizes)
+    fleet = FleetShape.from_topology(resolved, costs, replicas=replicas)
     directory = None if out is None else _directory(Path(out))
     base = SimulationSettings(
         limits=bounds,
@@ -303,45 +304,47 @@ def _plans(text: str) -> list[LoadPlan]:
     return [LoadPlan(name) for name in dict.fromkeys(text.split(","))]
 
 
-def _note_sizes(topology: Topology, profile: str, costs: CostProfile) -> None:
-    """Say where the topology's instances are not of the profile's size, which is that of every simulated replica."""
-    sizes = {role.name: role.tp * role.pp * role.replicas for role in (topology.prefill, topology.decode)}
+def _note_sizes(sizes: Mapping[str, int], profile: str, costs: CostProfile) -> None:
+    """Say where the topology's instances are not of the size that the profile's costs were measured with."""
     if any(gpus != costs.gpus for gpus in sizes.values()):
         wanted = ", ".join(f"{gpus} of a {name}" for name, gpus in sizes.items())
         term.err().write(
-            f"note: GPUs of an instance: {wanted}; profile {profile}: {costs.gpus}, by which costs, GPU-time and "
-            "limits are counted; for others give a profile with its own `gpus`"
+            f"note: GPUs of an instance: {wanted}, by which GPU-time and limits are counted; the costs of profile "
+            f"{profile} are those of an instance of {costs.gpus}: for others give a profile of that size"
         )
 
 
-def _limits(texts: Sequence[str], topology: Topology, costs: CostProfile) -> Limits:
-    """As typed. A role that is not limited may have all replicas but one, and there are as many as the topology has."""
+def _limits(texts: Sequence[str], topology: Topology, sizes: Mapping[str, int]) -> tuple[Limits, int]:
+    """As typed, and the replicas that they allow in all.
+
+    A role that is not limited may have all replicas but one, and there are as many as the topology has.
+    """
     given: dict[str, object] = {}
     for part in [part for text in texts for part in text.split(",")]:
         name, sign, value = part.partition("=")
         if not sign:
             raise UsageError(f"--limit {part}: not NAME=VALUE", "such as --limit prefill=1..8,decode=1..8")
         given[name.strip()] = _value(value)
-    each = {"gpus_per_prefill": costs.gpus, "gpus_per_decode": costs.gpus}
+    each = {f"gpus_per_{role}": gpus for role, gpus in sizes.items()}
     read = read_record(Limits, {**each, **given}, JsonPlace(f"--limit {','.join(texts)}".rstrip()))
+    sizes = {"prefill": read.gpus_per_prefill, "decode": read.gpus_per_decode}
     present = {"prefill": topology.prefill.instances, "decode": topology.decode.instances}
-    most = sum(getattr(read, role)[1] if role in given else count for role, count in present.items())
-    if read.gpus is not None:
-        most, begin = read.gpus // costs.gpus, sum(present.values())
-        if most < begin:
+    counts = {role: getattr(read, role)[1] if role in given else count for role, count in present.items()}
+    most, gpus, begin = sum(counts.values()), read.gpus, sum(sizes[role] * count for role, count in present.items())
+    if gpus is None:
+        gpus = sum(sizes[role] * count for role, count in counts.items())
+    else:
+        if gpus < begin:
             serving = " and ".join(f"{count} {role}" for role, count in present.items())
             raise UsageError(
-                f"--limit gpus={read.gpus}: the topology begins with {serving}, which have {begin * costs.gpus} GPUs",
-                f"give at least gpus={begin * costs.gpus}, or a smaller topology",
+                f"--limit gpus={gpus}: the topology begins with {serving}, which have {begin} GPUs",
+                f"give at least gpus={begin}, or a smaller topology",
             )
+        # One of the larger role, the others of the smaller one.
+        most = 1 + (gpus - max(sizes.values())) // min(sizes.values())
     free = (1, max(1, most - 1))
     prefill, decode = (getattr(read, role) if role in given else free for role in present)
-    return replace(read, gpus=most * costs.gpus, prefill=prefill, decode=decode)
-
-
-def _replicas(bounds: Limits, costs: CostProfile) -> int:
-    assert bounds.gpus is not None
-    return bounds.gpus // costs.gpus
+    return replace(read, gpus=gpus, prefill=prefill, decode=decode), most
 
 
 def _value(text: str) -> object:

@@ -107,6 +107,8 @@ class SimulatedFleet(LiveLoading):
             replica.layers, replica.cache, replica.role = 0, None, CountsAs.NEITHER
             self.loads.keep_warm(now_ns, replica.number)
         if row.source is ReplicaState.INACTIVE:
+            as_decode = STATES[state].counts_as is CountsAs.DECODE
+            replica.gpus = (self.shape.decode if as_decode else self.shape.prefill).gpus
             self._ordered_ns[replica.number] = now_ns
             self._to_load.append(replica.number)
         elif state in CHANGES_ROLE and replica.role in (CountsAs.NEITHER, STATES[state].counts_as):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from pdctl.errors import UsageError
+from pdctl.layout import role_settings
 from pdctl.policy import ScalingPolicyName
 from pdctl.simulation.weight_loads import LoadPlan
 
@@ -35,7 +36,10 @@ class FirstTokenFrom(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class FleetShape:
-    """`replicas`: in all, those that are not serving at the start are inactive."""
+    """`replicas`: in all, those that are not serving at the start are inactive.
+
+    A profile's `gpus` are those that a replica of the role has here.
+    """
 
     prefills: int
     decodes: int
@@ -65,11 +69,18 @@ class FleetShape:
     def from_topology(
         topology: Topology, prefill: CostProfile, decode: CostProfile | None = None, replicas: int | None = None
     ) -> FleetShape:
-        """The instances of each role, as `pdctl plan` counts them; `replicas` beyond them are inactive."""
+        """The instances of each role and their GPUs, as `pdctl plan` counts them; further `replicas` are inactive."""
         prefills, decodes = topology.prefill.instances, topology.decode.instances
         machine = max(1, topology.pool(topology.prefill.pool).gpus_per_host)
         total = prefills + decodes if replicas is None else replicas
-        return FleetShape(prefills, decodes, total, prefill, decode or prefill, machine)
+        gpus = instance_gpus(topology)
+        costs = replace(prefill, gpus=gpus["prefill"]), replace(decode or prefill, gpus=gpus["decode"])
+        return FleetShape(prefills, decodes, total, *costs, machine)
+
+
+def instance_gpus(topology: Topology) -> dict[str, int]:
+    """GPUs of one instance, by the name of its role."""
+    return {role.name: role_settings.read(topology, role).shape.gpus for role in (topology.prefill, topology.decode)}
 
 
 @dataclass(frozen=True, slots=True)

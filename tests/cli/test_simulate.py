@@ -72,10 +72,20 @@ def test_a_request_that_fits_nowhere_is_said(tmp_path: Path) -> None:
     assert "static: 1 of 2 requests did not end; no replica has room for 1 of them\n" in done.stdout
 
 
-def test_instances_of_another_size_than_the_profiles_are_said() -> None:
-    done = within("simulate", "2p1d-decode-tp2", "--trace", SHORT)
+def test_gpu_time_and_limits_follow_the_gpus_of_the_topologys_instances() -> None:
+    """Two prefills of one GPU and a decode of two; the profile's costs are those of one."""
+    words = ("simulate", "2p1d-decode-tp2", "--trace", SHORT, "-o", "json")
+    done = within(*words)
     assert done.returncode == 0
-    assert done.stderr.startswith("note: GPUs of an instance: 1 of a prefill, 2 of a decode; profile gpu-8b: 1, by")
+    note = "note: GPUs of an instance: 1 of a prefill, 2 of a decode, by which GPU-time and limits are counted; the "
+    assert done.stderr.startswith(note)
+    told = json.loads(done.stdout)
+    assert abs(told["policies"][0]["mean_gpus"] - 4) < 1e-9
+    assert (told["limits"]["gpus"], told["fleet"]["replicas"]) == (4, 3)
+    told = json.loads(within(*words, "--limit", "gpus=9").stdout)
+    assert (told["limits"]["gpus"], told["fleet"]["replicas"]) == (9, 8), "a decode of two and seven prefills of one"
+    refused = within(*words, "--limit", "gpus=3").stderr
+    assert "the topology begins with 2 prefill and 1 decode, which have 4 GPUs\n  fix: give at least gpus=4" in refused
     assert within("simulate", "2p1d", "--trace", SHORT).stderr == ""
 
 

@@ -166,6 +166,23 @@ def test_a_run_has_the_same_digest_on_every_python() -> None:
     assert digests == ["7ccfef04307ba781", "4b3ac5d267320471", "8bf229db55debbaf"]
 
 
+def test_a_replica_takes_the_gpus_of_the_role_that_it_loads_for() -> None:
+    """1 s for 1 GB; a prefill has one GPU, a decode four."""
+    kernel = Kernel()
+    fleet = SimulatedFleet(
+        FleetShape(1, 1, 4, profile(), profile(gpus=4)), given((20.0, 10, 2)), SimulationSettings(), kernel
+    )
+    orders = [ReplicaOrder(2, ReplicaEvent.LOAD_DECODE), ReplicaOrder(3, ReplicaEvent.LOAD_PREFILL)]
+    kernel.handlers[DueEvent.DECISION] = lambda now_ns, at, _: fleet.perform(now_ns, [orders[at]])
+    for at in range(2):
+        kernel.schedule((1 + 5 * at) * 1000 * MS, DueEvent.DECISION, at)
+    fleet.begin()
+    kernel.run(10**15)
+    spent = fleet.states.gpu_time(20_000 * MS)
+    assert spent.loading_s == 4 * 1 + 1 * 1
+    assert spent.serving_s == 20 * (1 + 4) + 4 * (20 - 2) + 1 * (20 - 7)
+
+
 def test_a_change_of_role_takes_its_time_and_a_load_or_a_return_to_the_old_role_none() -> None:
     """0.1 s to start, 1 s for 1 GB, 0.5 s for a flip; the time to start is until the replica serves."""
     event = ReplicaEvent
