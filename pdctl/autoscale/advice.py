@@ -13,9 +13,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from pdctl.errors import UsageError
+from pdctl.json_records import JsonPlace, figures, number, parse_object, read_record, said
 from pdctl.policy import POLICIES, DecisionInput, ScalingPolicyName, decide
 from pdctl.policy.constraints import Limits
-from pdctl.policy.observation import JsonPlace, figures, number, parse_object, read_observation, read_record, said
+from pdctl.policy.observation import read_observation
 from pdctl.quick_definitions import NamedTuple
 from pdctl.suggestions import hint
 

@@ -15,10 +15,9 @@ from pdctl.fleet.address import Unanswered, parse
 from pdctl.fleet.deadline import Deadline
 from pdctl.fleet.load_probe import InstanceLoad, probe_loads
 from pdctl.fleet.router_probe import probe_router
+from pdctl.json_records import LARGEST, SMALLEST
 from pdctl.policy.observation import (
     COUNTERS,
-    LARGEST,
-    SMALLEST,
     MeasuredTraffic,
     Observation,
     QueueDepths,

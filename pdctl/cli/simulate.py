@@ -16,14 +16,14 @@ from pdctl import program, user_files
 from pdctl.cli.exits import INTERRUPTED
 from pdctl.cli.parameters import argument, option
 from pdctl.errors import ExitCode, LimitError, PdctlError, StorageError, UsageError
+from pdctl.json_records import JsonPlace, read_record
+from pdctl.layout.cost_profile import read_profile
 from pdctl.policy import POLICIES, ScalingPolicyName
 from pdctl.policy.constraints import Limits
-from pdctl.policy.observation import JsonPlace, read_record
 from pdctl.quick_definitions import NamedTuple
 from pdctl.render import simulation_table, term
 from pdctl.render.term import as_json
 from pdctl.simulation import synthetic, trace_files
-from pdctl.simulation.cost_profile import read_profile
 from pdctl.simulation.fleet_shape import FleetShape, RequestRouting, SimulationSettings, instance_gpus
 from pdctl.simulation.parallel_runs import LostRun, RunJob, collect_outcome, run_jobs
 from pdctl.simulation.simulation_document import SimulationSetup, to_document
@@ -36,8 +36,8 @@ from pdctl.units import flag_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from pdctl.layout.cost_profile import CostProfile
     from pdctl.render.simulation_progress import SimulationProgress
-    from pdctl.simulation.cost_profile import CostProfile
     from pdctl.simulation.parallel_runs import FinishedRun
     from pdctl.simulation.request_trace import RequestTrace
     from pdctl.simulation.simulation_document import SimulationOutcome

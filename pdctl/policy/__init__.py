@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pdctl.errors import UsageError
+from pdctl.json_records import JsonPlace, parse_object, read_record
 from pdctl.policy.blitz import BlitzBounds, propose_blitz
 from pdctl.policy.constraints import Limits, constrain
 from pdctl.policy.decision import Decision, estimate_cost
@@ -19,7 +20,7 @@ from pdctl.policy.dynamo import (
     propose_dynamo_load,
     propose_dynamo_throughput,
 )
-from pdctl.policy.observation import JsonPlace, Observation, estimate, parse_object, read_observation, read_record
+from pdctl.policy.observation import Observation, estimate, read_observation
 from pdctl.policy.reactive import (
     KpaSettings,
     OracleSettings,
@@ -128,6 +129,7 @@ def decide(name: ScalingPolicyName, given: DecisionInput) -> Decision:
     return decision._replace(expected_cost=estimate_cost(decision, history[-1]))
 
 
+SHAPE = "an observation is a JSON object: docs/autoscale.md"
 BESIDE = ("bounds", "settings", "limits", "history")  # members of a file beside those of the newest observation
 
 
@@ -136,7 +138,7 @@ def read_input(data: bytes, file: str, name: ScalingPolicyName) -> DecisionInput
 
     The settings of `blitz` are `bounds`; for any other policy `bounds` are checked and not used.
     """
-    members, place = parse_object(data, file), JsonPlace(file)
+    members, place = parse_object(data, file, SHAPE), JsonPlace(file)
     beside = {member: members.pop(member) for member in BESIDE if member in members}
     now = read_observation(members, place, BESIDE)
     earlier = beside.get("history", [])

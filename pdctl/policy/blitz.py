@@ -11,8 +11,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pdctl.json_records import span
 from pdctl.policy.decision import Decision, DecisionTerm, say_rate, say_tokens, target_term
-from pdctl.policy.observation import needed_rate, span
+from pdctl.policy.observation import needed_rate
 from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:

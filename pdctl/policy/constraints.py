@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from pdctl.json_records import number, whole, whole_span
 from pdctl.policy.decision import DecisionTerm, RefusedAction, say_rate, say_tokens
-from pdctl.policy.observation import MOST_REPLICAS, number, whole, whole_span
+from pdctl.policy.observation import MOST_REPLICAS
 from pdctl.quick_definitions import NamedTuple
 from pdctl.replica.states import STATES, CountsAs, ReplicaState, Weights
 

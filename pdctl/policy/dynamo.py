@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pdctl.errors import UsageError
+from pdctl.json_records import number, whole
 from pdctl.policy.decision import Decision, RefusedAction, say_rate, say_tokens, target_term
-from pdctl.policy.observation import counter_gain, needed_rate, number, read_counters, whole
+from pdctl.policy.observation import counter_gain, needed_rate, read_counters
 from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pdctl.json_records import number, whole
 from pdctl.policy.decision import Decision, DecisionTerm, say_rate, say_tokens, target_term
-from pdctl.policy.observation import MOST_REPLICAS, needed_rate, number, whole
+from pdctl.policy.observation import MOST_REPLICAS, needed_rate
 from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING
 
+from pdctl.json_records import figures
 from pdctl.policy import POLICIES
 from pdctl.policy.decision import say_rate, say_tokens
-from pdctl.policy.observation import figures
 from pdctl.render.term import as_json, visible
 from pdctl.switch import switch_order
 from pdctl.switch.switch_order import Standing

@@ -16,12 +16,12 @@ from pdctl.errors import NotProbedError, PdctlError, UsageError
 from pdctl.fleet import engine_probe, peer_json
 from pdctl.fleet.load_probe import probe_loads
 from pdctl.fleet.request_timing import TimedAnswer, TimedRequest, send_open_loop
+from pdctl.json_records import SMALLEST, JsonPlace, read_record
 from pdctl.layout import model_config
+from pdctl.layout.cost_profile import CostProfile
 from pdctl.layout.gpu_memory import copy_bytes, kv_bytes_per_token, kv_itemsize
-from pdctl.policy.observation import SMALLEST, JsonPlace, read_record
 from pdctl.quick_definitions import NamedTuple
 from pdctl.simulation.cost_fit import IDLE, Measurements, PromptSample, StepSample, fit_costs
-from pdctl.simulation.cost_profile import CostProfile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,33 +11,15 @@ from heapq import heapify, heappop, heappush, heapreplace
 from math import sqrt
 from typing import TYPE_CHECKING
 
-from pdctl.quick_definitions import NamedTuple
+from pdctl.layout.cost_profile import ATTO_PER_NS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdctl.simulation.cost_profile import CostProfile
+    from pdctl.layout.cost_profile import DecodeCosts
 
-ATTO = 10**18  # attoseconds of a second
-ATTO_PER_NS = 10**9
 MOST_STRETCHES = 4096  # kept before those that no room can ask for are dropped
 FEWEST_FOR_99TH = 100  # of fewer gaps the longest is the 99th percentile
-
-
-def attoseconds(seconds: float) -> int:
-    return round(seconds * ATTO)
-
-
-class DecodeCosts(NamedTuple):
-    """Of one step, in attoseconds: the fixed cost, that of each room, that of each token of KV cache."""
-
-    step: int
-    room: int
-    token: int
-
-    @staticmethod
-    def of(profile: CostProfile) -> DecodeCosts:
-        return DecodeCosts(*map(attoseconds, (profile.decode_step_s, profile.decode_room_s, profile.decode_token_s)))
 
 
 class RunningRooms:
@@ -77,7 +59,7 @@ class RunningRooms:
         rooms = len(self.leaving)
         costs = self.costs
         self.began_ns = now_ns
-        self._first = costs.step + costs.room * rooms + costs.token * self._tokens
+        self._first = costs.of_step(rooms, self._tokens)
         self._growth = costs.token * rooms
         return self.leaving[0][0] - self.steps
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from pdctl.layout.cost_profile import ATTO
 from pdctl.replica.states import STATES, CountsAs, ReplicaState, Weights
 from pdctl.replica.transitions import ReplicaEvent
-from pdctl.simulation.decode import ATTO, RunningRooms
+from pdctl.simulation.decode import RunningRooms
 from pdctl.simulation.kernel import SECOND, DueEvent, Kernel, LoggedEvent
 from pdctl.simulation.live_loading import LiveLoading
 from pdctl.simulation.prefill import PromptPasses

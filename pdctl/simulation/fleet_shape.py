@@ -12,8 +12,8 @@ from pdctl.policy import ScalingPolicyName
 from pdctl.simulation.weight_loads import LoadPlan
 
 if TYPE_CHECKING:
+    from pdctl.layout.cost_profile import CostProfile
     from pdctl.policy.constraints import Limits
-    from pdctl.simulation.cost_profile import CostProfile
     from pdctl.topology.model import Topology
 
 MOST_REPLICAS = 10**6

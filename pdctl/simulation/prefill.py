@@ -8,39 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pdctl.layout.cost_profile import ATTO_PER_NS
 from pdctl.quick_definitions import NamedTuple
-from pdctl.simulation.decode import ATTO_PER_NS, attoseconds
 
 if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable, Sequence
 
-    from pdctl.simulation.cost_profile import CostProfile
-
-
-class PrefillCosts(NamedTuple):
-    """Of one pass, in attoseconds: the fixed cost, that of each token, of each pair of a token and one it attends to.
-
-    `batch_tokens` and `batch_rooms` are the most a pass takes.
-    """
-
-    step: int
-    token: int
-    square: int
-    batch_tokens: int
-    batch_rooms: int
-    block_tokens: int
-
-    @staticmethod
-    def of(profile: CostProfile) -> PrefillCosts:
-        return PrefillCosts(
-            attoseconds(profile.prefill_step_s),
-            attoseconds(profile.prefill_token_s),
-            attoseconds(profile.prefill_square_s),
-            profile.prefill_batch_tokens,
-            profile.prefill_batch_rooms,
-            profile.block_tokens,
-        )
+    from pdctl.layout.cost_profile import PrefillCosts
 
 
 class PromptBatch(NamedTuple):
@@ -109,7 +84,7 @@ class PromptPasses:
         if not parts:
             return 0
         self.tokens = costs.batch_tokens - budget
-        self.spent_ns = (costs.step + costs.token * self.tokens + costs.square * pairs) // ATTO_PER_NS
+        self.spent_ns = costs.of_passes(1, self.tokens, pairs) // ATTO_PER_NS
         return self.spent_ns
 
     def take_whole(self, prompts: Sequence[int], start: Callable[[int], int]) -> PromptBatch:
@@ -128,5 +103,5 @@ class PromptPasses:
             tokens += prompts[room] - cached
             pairs += (prompts[room] - cached) * prompts[room]
         steps = -(-tokens // costs.batch_tokens)
-        spent = (costs.step * steps + costs.token * tokens + costs.square * pairs) // ATTO_PER_NS
+        spent = costs.of_passes(steps, tokens, pairs) // ATTO_PER_NS
         return PromptBatch(rooms, tokens, spent)

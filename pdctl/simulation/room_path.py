@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from pdctl.layout.cost_profile import ATTO_PER_NS, DecodeCosts, PrefillCosts
 from pdctl.replica.states import ReplicaState
-from pdctl.simulation.decode import ATTO_PER_NS, DecodeCosts
 from pdctl.simulation.fleet_shape import FirstTokenFrom, RequestRouting
 from pdctl.simulation.kernel import SECOND, DueEvent, Kernel, LoggedEvent
 from pdctl.simulation.network import Network
-from pdctl.simulation.prefill import PrefillCosts
 from pdctl.simulation.replica_choice import NOBODY, LeastLoadedReplica, ReplicaInTurn, UngatedReplica
 from pdctl.simulation.replicas import ReplicaStates, SimulatedReplica
 from pdctl.simulation.request_progress import RequestProgress

@@ -26,7 +26,7 @@ from pdctl.simulation.kernel import SECOND
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pdctl.simulation.cost_profile import CostProfile
+    from pdctl.layout.cost_profile import CostProfile
     from pdctl.simulation.network import FlowChange, Network
 
 HOST_CACHE_NS = 30 * SECOND  # how long BlitzScale counts a machine's host memory as warm after its last use

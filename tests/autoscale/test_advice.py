@@ -24,9 +24,10 @@ from pdctl.autoscale.advice import (
     split_lines,
 )
 from pdctl.errors import UsageError
+from pdctl.json_records import JsonPlace
 from pdctl.policy import POLICIES, ScalingPolicyName
 from pdctl.policy.constraints import Limits
-from pdctl.policy.observation import JsonPlace, Observation, QueueDepths, read_observation
+from pdctl.policy.observation import Observation, QueueDepths, read_observation
 from tests.cases import for_each
 from tests.policy.fleet import fleet, replica
 

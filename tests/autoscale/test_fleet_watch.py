@@ -14,7 +14,8 @@ from pdctl.autoscale.fleet_watch import FleetLook, FleetWatch
 from pdctl.doctor.request import listed_endpoints
 from pdctl.engines.sglang.loads import LOAD_KEYS, TRAFFIC
 from pdctl.fleet.observations import Endpoint
-from pdctl.policy.observation import JsonPlace, ReplicaLoad, read_observation
+from pdctl.json_records import JsonPlace
+from pdctl.policy.observation import ReplicaLoad, read_observation
 from pdctl.replica.states import ReplicaState
 from tests.fleet.conftest import ANY_JSON, LONG, Answers, Peer, Serve, closed_port, recorded
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.errors import PdctlError, UsageError
+from pdctl.layout.cost_profile import read_profile
 from pdctl.policy import POLICIES
 from pdctl.policy.constraints import Limits
-from pdctl.simulation.cost_profile import read_profile
 from pdctl.simulation.fleet_shape import FleetShape, RequestRouting, SimulationSettings
 from pdctl.simulation.kernel import SECOND
 from pdctl.simulation.parallel_runs import LostRun, RunJob, run_jobs

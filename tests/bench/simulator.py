@@ -19,9 +19,9 @@ import sys
 import time
 from random import Random
 
+from pdctl.layout.cost_profile import read_profile
 from pdctl.policy import ScalingPolicyName
 from pdctl.policy.constraints import Limits
-from pdctl.simulation.cost_profile import read_profile
 from pdctl.simulation.fleet_shape import FleetShape, RequestRouting, SimulationSettings
 from pdctl.simulation.request_trace import RequestTrace, TraceRequest
 from pdctl.simulation.run import simulate

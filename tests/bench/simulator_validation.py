@@ -19,8 +19,8 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from pdctl.fleet.observations import Endpoint
 from pdctl.fleet.request_timing import TimedAnswer, TimedRequest, send_open_loop
+from pdctl.layout.cost_profile import CostProfile, read_profile
 from pdctl.simulation.calibration import CalibrationTarget, calibrate, write_profile
-from pdctl.simulation.cost_profile import CostProfile, read_profile
 from pdctl.simulation.fleet_shape import FleetShape, RequestRouting, SimulationSettings
 from pdctl.simulation.request_trace import RequestTrace
 from pdctl.simulation.run import simulate

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pdctl.fleet.observations import Endpoint
+from pdctl.layout.cost_profile import CostProfile, read_profile
 from pdctl.simulation.calibration import CalibrationTarget, calibrate, write_profile
-from pdctl.simulation.cost_profile import CostProfile, read_profile
 from tests.e2e.conftest import TINY, Deployment
 
 

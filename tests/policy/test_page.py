@@ -8,9 +8,10 @@ import os
 import re
 from pathlib import Path
 
+from pdctl.json_records import REQUIRED, figures
 from pdctl.policy import POLICIES
 from pdctl.policy.constraints import Limits
-from pdctl.policy.observation import REQUIRED, Arrival, MeasuredTraffic, Observation, QueueDepths, ReplicaLoad, figures
+from pdctl.policy.observation import Arrival, MeasuredTraffic, Observation, QueueDepths, ReplicaLoad
 
 PAGE = Path(__file__).parents[2] / "docs" / "autoscale.md"
 

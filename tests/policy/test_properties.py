@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from pdctl.errors import UsageError
+from pdctl.json_records import REQUIRED, SMALLEST, figures
 from pdctl.policy import POLICIES, DecisionInput, ScalingPolicyName, decide, read_input
 from pdctl.policy.constraints import Limits
-from pdctl.policy.observation import REQUIRED, SMALLEST, Arrival, Observation, ReplicaLoad, figures
+from pdctl.policy.observation import Arrival, Observation, ReplicaLoad
 from pdctl.replica.states import ReplicaState
 from tests.cases import for_each
 from tests.policy.fleet import fleet, replica

@@ -39,7 +39,7 @@ ALLOWED = {
     "checkpoints": {"engine"},
 }  # fmt: skip
 GROUND = {
-    "errors", "lifeline", "deployment_secret", "http_auth", "large_json", "log_lines", "loopback",
+    "errors", "lifeline", "deployment_secret", "http_auth", "json_records", "large_json", "log_lines", "loopback",
     "name_lookup", "open_files", "package_data", "program", "quick_definitions", "shell_quoting", "suggestions",
     "thread_death", "units", "user_files", "__init__",
 }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from random import Random
 
-from pdctl.simulation.cost_profile import CostProfile
+from pdctl.layout.cost_profile import CostProfile
 from pdctl.simulation.fleet_shape import FleetShape
 from pdctl.simulation.request_trace import RequestTrace, TraceRequest
 

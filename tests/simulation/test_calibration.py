@@ -13,6 +13,7 @@ import pytest
 
 from pdctl.errors import NotProbedError, PdctlError
 from pdctl.fleet.observations import Endpoint
+from pdctl.layout.cost_profile import read_profile
 from pdctl.simulation.calibration import (
     FRESH_TOKENS,
     SMALLEST_TOKEN,
@@ -21,7 +22,6 @@ from pdctl.simulation.calibration import (
     draw_prompt,
     miscounted,
 )
-from pdctl.simulation.cost_profile import read_profile
 from tests.cases import for_each
 from tests.e2e.conftest import TINY
 from tests.fleet.conftest import Server

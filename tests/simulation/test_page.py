@@ -6,8 +6,8 @@ import dataclasses
 import os
 from pathlib import Path
 
-from pdctl.policy.observation import REQUIRED, figures
-from pdctl.simulation.cost_profile import CostProfile
+from pdctl.json_records import REQUIRED, figures
+from pdctl.layout.cost_profile import CostProfile
 from pdctl.simulation.statistics import FIGURES
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulate.md"

@@ -7,7 +7,7 @@ import heapq
 import random
 from collections.abc import Sequence
 
-from pdctl.simulation.cost_profile import CostProfile, read_profile
+from pdctl.layout.cost_profile import CostProfile, read_profile
 from pdctl.simulation.kernel import SECOND
 from pdctl.simulation.network import FlowChange, Network
 from pdctl.simulation.weight_loads import FleetLinks, LoadPlan, WeightLoads

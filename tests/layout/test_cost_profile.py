@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pdctl.errors import TopologyError, UsageError
-from pdctl.policy.observation import figures
-from pdctl.simulation import cost_profile
-from pdctl.simulation.cost_profile import PROFILES, CostProfile, read_profile
+from pdctl.json_records import figures
+from pdctl.layout import cost_profile
+from pdctl.layout.cost_profile import PROFILES, CostProfile, read_profile
 from tests.cases import for_each
 
 FOLDER = Path(cost_profile.__file__).parent / "profiles"

@@ -13,14 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pdctl.errors import UsageError
+from pdctl.json_records import JsonPlace, number, read_record, whole
 from pdctl.package_data import data
-from pdctl.policy.observation import JsonPlace, number, read_record, whole
+from pdctl.quick_definitions import NamedTuple
 from pdctl.suggestions import hint
 from pdctl.topology.diagnostic import ProblemReport
 from pdctl.topology.resolve import SUFFIXES, read_file
 from pdctl.topology.yaml_parser import List, Map, Node, Scalar, YamlText, parse, shape
 
 PROFILES = ("gpu-8b", "laptop")  # by their names in profiles/
+ATTO = 10**18  # attoseconds of a second
+ATTO_PER_NS = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +55,61 @@ class CostProfile:
     flip_s: float = number("a change of role, after the replica is empty", 0.0, above=False)
 
 
+class PrefillCosts(NamedTuple):
+    """Of one pass, in attoseconds: the fixed cost, that of each token, of each pair of a token and one it attends to.
+
+    `batch_tokens` and `batch_rooms` are the most a pass takes.
+    """
+
+    step: int
+    token: int
+    square: int
+    batch_tokens: int
+    batch_rooms: int
+    block_tokens: int
+
+    @staticmethod
+    def of(profile: CostProfile) -> PrefillCosts:
+        return PrefillCosts(
+            attoseconds(profile.prefill_step_s),
+            attoseconds(profile.prefill_token_s),
+            attoseconds(profile.prefill_square_s),
+            profile.prefill_batch_tokens,
+            profile.prefill_batch_rooms,
+            profile.block_tokens,
+        )
+
+    def of_passes(self, passes: int, tokens: int, pairs: int) -> int:
+        """`pairs`: of each prompt in a pass, the tokens computed × the tokens these attend to."""
+        return self.step * passes + self.token * tokens + self.square * pairs
+
+
+class DecodeCosts(NamedTuple):
+    """Of one step, in attoseconds: the fixed cost, that of each room, that of each token of KV cache."""
+
+    step: int
+    room: int
+    token: int
+
+    @staticmethod
+    def of(profile: CostProfile) -> DecodeCosts:
+        return DecodeCosts(*map(attoseconds, (profile.decode_step_s, profile.decode_room_s, profile.decode_token_s)))
+
+    def of_step(self, rooms: int, tokens: int) -> int:
+        return self.step + self.room * rooms + self.token * tokens
+
+
+def attoseconds(seconds: float) -> int:
+    """Whole numbers make the sum of any number of steps exact."""
+    return round(seconds * ATTO)
+
+
 def read_profile(name: str) -> CostProfile:
     """The profile that ships under a name, or that of a file. Raise UsageError; TopologyError where it is no YAML."""
     report = ProblemReport()
     path = Path(name)
     if name in PROFILES:
-        text: YamlText | None = YamlText.of(name, (data("simulation/profiles") / f"{name}.yaml").read_text("utf-8"))
+        text: YamlText | None = YamlText.of(name, (data("layout/profiles") / f"{name}.yaml").read_text("utf-8"))
     elif path.suffix in SUFFIXES or len(path.parts) > 1 or path.exists():
         text = read_file(path, report)
     else:
