@@ -106,7 +106,7 @@ def attoseconds(seconds: float) -> int:
 
 def read_profile(name: str) -> CostProfile:
     """The profile that ships under a name, or that of a file. Raise UsageError; TopologyError where it is no YAML."""
-    report = ProblemReport()
+    report = ProblemReport("profile")
     path = Path(name)
     if name in PROFILES:
         text: YamlText | None = YamlText.of(name, (data("layout/profiles") / f"{name}.yaml").read_text("utf-8"))
@@ -121,7 +121,20 @@ def read_profile(name: str) -> CostProfile:
     if not isinstance(root, Map):
         found = "empty" if root is None or (isinstance(root, Scalar) and root.blank) else shape(root)
         raise UsageError(f"{name} is {found}, not a map of figures", "write each figure as `name: number`")
-    return read_record(CostProfile, {key: _value(entry.value) for key, entry in root.entries.items()}, JsonPlace(name))
+    return read_costs({key: _value(entry.value) for key, entry in root.entries.items()}, JsonPlace(name))
+
+
+def read_costs(figures: object, place: JsonPlace) -> CostProfile:
+    """The profile of an object of figures. Raise UsageError, also where passes cost nothing."""
+    found = read_record(CostProfile, figures, place)
+    tokens = found.prefill_batch_tokens
+    if PrefillCosts.of(found).of_passes(1, tokens, tokens**2) < ATTO_PER_NS:
+        raise UsageError(
+            f"{place}: a pass of {tokens:,} tokens takes less than a nanosecond, by `prefill_step_s`, "
+            "`prefill_token_s` and `prefill_square_s`",
+            "give at least one of them, such as prefill_token_s: 1e-4",
+        )
+    return found
 
 
 def _value(node: Node) -> object:

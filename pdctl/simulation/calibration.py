@@ -16,9 +16,9 @@ from pdctl.errors import NotProbedError, PdctlError, UsageError
 from pdctl.fleet import engine_probe, peer_json
 from pdctl.fleet.load_probe import probe_loads
 from pdctl.fleet.request_timing import TimedAnswer, TimedRequest, send_open_loop
-from pdctl.json_records import SMALLEST, JsonPlace, read_record
+from pdctl.json_records import SMALLEST, JsonPlace
 from pdctl.layout import model_config
-from pdctl.layout.cost_profile import CostProfile
+from pdctl.layout.cost_profile import read_costs
 from pdctl.layout.gpu_memory import copy_bytes, kv_bytes_per_token, kv_itemsize
 from pdctl.quick_definitions import NamedTuple
 from pdctl.simulation.cost_fit import IDLE, Measurements, PromptSample, StepSample, fit_costs
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pdctl.fleet.observations import Endpoint
+    from pdctl.layout.cost_profile import CostProfile
 
 PATIENCE = 5.0  # seconds for an engine's answer
 FEWEST_STEPS = 3  # kinds of decode steps, as there are three coefficients
@@ -124,7 +125,7 @@ def calibrate(target: CalibrationTarget, base: CostProfile, seed: int, tell: Cal
 def _check_range(profile: CostProfile, target: CalibrationTarget) -> None:
     """Raise NotProbedError for a figure, told by an engine or measured, that no profile may have."""
     try:
-        read_record(CostProfile, asdict(profile), JsonPlace(f"what {target.router} was found to be"))
+        read_costs(asdict(profile), JsonPlace(f"what {target.router} was found to be"))
     except UsageError as error:
         raise NotProbedError(error.message, "pdctl doctor") from None
 

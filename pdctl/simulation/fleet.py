@@ -47,9 +47,9 @@ class SimulatedFleet(LiveLoading):
 
     @property
     def prefill_rate(self) -> float:
-        """Prompt tokens per second of full passes: what is known before one was computed."""
-        costs = self._prefill_costs
-        return costs.batch_tokens * ATTO / (costs.step + costs.token * costs.batch_tokens)
+        """Prompt tokens per second of full passes of short prompts: what is known before one was computed."""
+        costs, tokens = self._prefill_costs, self._prefill_costs.batch_tokens
+        return tokens * ATTO / (costs.step + costs.token * tokens or costs.square * tokens or 1)
 
     def machines_with_weights(self) -> set[int]:
         machines = self.links.machines

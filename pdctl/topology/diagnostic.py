@@ -67,9 +67,13 @@ class Diagnostic(NamedTuple):
 
 
 class ProblemReport:
-    """Collects problems, each once: an anchor used in three places is one mistake."""
+    """Collects problems, each once: an anchor used in three places is one mistake.
 
-    def __init__(self) -> None:
+    `subject`: what the files should be; problems of a file that need not be a topology are worded for that.
+    """
+
+    def __init__(self, subject: str = "topology") -> None:
+        self.subject = subject
         self._found: dict[tuple[str, str, tuple[Mark, ...]], Diagnostic] = {}
         self._files: dict[str, int] = {}
 

@@ -125,7 +125,7 @@ def _map(path: Path, report: ProblemReport) -> Map | None:
 
 
 def read_file(path: Path, report: ProblemReport) -> YamlText | None:
-    """The text of a topology file (`-`: standard input), or None after reporting why there is none."""
+    """The text of a YAML file (`-`: standard input), or None after reporting why there is none."""
     name = _called(path)
     report.reading(name)
     raw = _bytes(path, name, report)
@@ -142,10 +142,10 @@ def _bytes(path: Path, name: str, report: ProblemReport) -> bytes | None:
     try:
         return user_files.read(path, MAX_BYTES)
     except FileNotFoundError:
-        report.add(Code.MISSING_FILE, f"there is no file {name}", help=_neighbours(path))
+        report.add(Code.MISSING_FILE, f"there is no file {name}", help=_neighbours(path, report.subject))
     except IsADirectoryError:
         found = sorted(entry.name for entry in path.glob("*.yaml"))[:8]
-        hint = f"name one of the files in it: {', '.join(found)}" if found else "name a topology file"
+        hint = f"name one of the files in it: {', '.join(found)}" if found else f"name a {report.subject} file"
         report.add(Code.NOT_A_FILE, f"{name} is a directory", help=hint)
     except OSError as error:
         report.add(Code.UNREADABLE_FILE, f"{name} cannot be read: {(error.strerror or str(error)).lower()}")
@@ -154,7 +154,7 @@ def _bytes(path: Path, name: str, report: ProblemReport) -> bytes | None:
 
 def _text(raw: bytes, name: str, report: ProblemReport) -> YamlText | None:
     if len(raw) > MAX_BYTES:
-        report.add(Code.FILE_TOO_LARGE, f"{name} is larger than 1 MiB", help="is this the topology, or a log?")
+        report.add(Code.FILE_TOO_LARGE, f"{name} is larger than 1 MiB", help=f"is this the {report.subject}, or a log?")
         return None
     try:
         text = raw.decode("utf-8-sig")
@@ -178,10 +178,9 @@ def _not_utf8(raw: bytes, error: UnicodeDecodeError, name: str, report: ProblemR
     report.add(Code.NOT_UTF8, f"{name} is not UTF-8 text", [mark], "save the file as UTF-8")
 
 
-def _neighbours(path: Path) -> str:
+def _neighbours(path: Path, subject: str) -> str:
     """A file beside the missing one that has nearly its name, or the shipped topology that was meant."""
-    shipped = known_topologies({})
-    if path.stem in shipped:
+    if subject == "topology" and path.stem in known_topologies({}):
         return f"the topology that ships with pdctl goes by its bare name: {path.stem}"
     try:
         beside = {entry.name: str(path.parent / entry.name) for entry in path.parent.glob("*.y*ml")}

@@ -119,7 +119,7 @@ def parse(source: YamlText, report: ProblemReport) -> Node | None:
 
 
 def unreadable(name: str, text: str, error: yaml.YAMLError, fix: str = "") -> TopologyError:
-    """The YAML syntax error in a text that need not be a topology, worded as for one."""
+    """The YAML syntax error in a text that need not be a topology."""
     source, report = YamlText.of(name, text), ProblemReport()
     if isinstance(error, ReaderError):
         _odd_character(source, report, error)
@@ -163,7 +163,8 @@ class _Builder:
         extra = next(events)
         if isinstance(extra, DocumentStartEvent):
             mark = (self._at(extra, extra), "a second document begins here")
-            self._report.add(Code.MANY_DOCUMENTS, "a topology is one document", [mark], "keep one of them in this file")
+            what = f"a {self._report.subject} is one document"
+            self._report.add(Code.MANY_DOCUMENTS, what, [mark], "keep one of them in this file")
         return node
 
     def _at(self, start: Event, end: Event) -> SourceSpan:
@@ -180,7 +181,8 @@ class _Builder:
         if isinstance(event, AliasEvent):
             return self._alias(event)
         if depth > MAX_DEPTH:
-            self._stop(Code.TOO_DEEP, event, f"nested more than {MAX_DEPTH} deep", "no key of a topology lies so deep")
+            why = f"no key of a {self._report.subject} lies so deep"
+            self._stop(Code.TOO_DEEP, event, f"nested more than {MAX_DEPTH} deep", why)
         self._count(event)
         before, anchor = self._nodes, event.anchor if isinstance(event, NodeEvent) else None
         if anchor:
@@ -194,7 +196,8 @@ class _Builder:
     def _count(self, event: Event) -> None:
         if self._nodes > MAX_NODES:
             message = f"more than {MAX_NODES:,} values, counting every use of an anchor"
-            self._stop(Code.TOO_MANY_NODES, event, message, "a topology of this size is a mistake or an attack")
+            why = f"a {self._report.subject} of this size is a mistake or an attack"
+            self._stop(Code.TOO_MANY_NODES, event, message, why)
 
     def _alias(self, event: AliasEvent) -> Node:
         name = str(event.anchor)

@@ -68,6 +68,8 @@ WRONG: list[tuple[dict[str, str | None], str]] = [
     ({"decode_step_s": "1e999"}, "is a number above 1.79e308, not a number from"),
     ({"nic_bytes_per_s": "25 GB/s"}, "`nic_bytes_per_s` is the text '25 GB/s', not a number from"),
     ({"decode_steps": "1"}, "there is no member `decode_steps`"),
+    ({"prefill_token_s": "0"}, "a pass of 8,192 tokens takes less than a nanosecond"),
+    ({"prefill_token_s": "1e-20", "prefill_square_s": "1e-19"}, "a pass of 8,192 tokens takes less than a nanosecond"),
 ]
 
 
@@ -89,6 +91,21 @@ def test_a_file_that_is_no_map_says_so(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(UsageError, match=words):
             read_profile(str(file))
+
+
+BROKEN = ["a: 1\n---\nb: 2\n", "a: " + "[" * 40 + "]" * 40, "a: [" + "1," * 21_000 + "]", "a: 1\n" * 200_000, "\0"]
+
+
+@for_each("text", BROKEN, ids=lambda text: repr(text[:9]))
+def test_a_profile_that_cannot_be_read_is_called_no_topology(
+    text: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.mktemp("profile") / "2p1d.yaml"
+    file.write_text(text)
+    for name in (file, file.parent, file.parent / "no" / "2p1d.yaml"):
+        with pytest.raises(TopologyError) as caught:
+            read_profile(str(name))
+        assert "topology" not in f"{caught.value} {caught.value.fix} {caught.value.diagnostics}"
 
 
 @for_each("text", ["layers: 1\nlayers: 2\n", "a: [1\n", "a: b: c\n", "\x07"], ids=repr)

@@ -166,6 +166,12 @@ def test_a_run_has_the_same_digest_on_every_python() -> None:
     assert digests == ["7ccfef04307ba781", "4b3ac5d267320471", "8bf229db55debbaf"]
 
 
+@for_each("costs", [{"prefill_square_s": 1e-12}, {"prefill_step_s": 1e-9}, {}], ids=str)
+def test_a_fleet_knows_a_rate_whatever_a_pass_costs(costs: dict[str, float]) -> None:
+    one = profile(**{"prefill_step_s": 0.0, "prefill_token_s": 0.0, **costs})
+    assert SimulatedFleet(FleetShape(1, 1, 2, one, one), given(), SimulationSettings(), Kernel()).prefill_rate > 0
+
+
 def test_a_replica_takes_the_gpus_of_the_role_that_it_loads_for() -> None:
     """1 s for 1 GB; a prefill has one GPU, a decode four."""
     kernel = Kernel()
