@@ -24,7 +24,7 @@ from pdctl.quick_definitions import NamedTuple
 from pdctl.render import simulation_table, term
 from pdctl.render.term import as_json
 from pdctl.simulation import synthetic, trace_files
-from pdctl.simulation.fleet_shape import FleetShape, RequestRouting, SimulationSettings, instance_gpus
+from pdctl.simulation.fleet_shape import MOST_REPLICAS, FleetShape, RequestRouting, SimulationSettings, instance_gpus
 from pdctl.simulation.parallel_runs import LostRun, RunJob, collect_outcome, run_jobs
 from pdctl.simulation.simulation_document import SimulationSetup, to_document
 from pdctl.simulation.statistics import read_targets
@@ -55,10 +55,11 @@ class SimulationForm(str, Enum):
 
 
 class GivenTrace(NamedTuple):
-    """`make` gives the requests for a seed; a file has the same for each."""
+    """`make` gives the requests for a seed; a file has the same for each. `file`: the one they were read from."""
 
     make: Callable[[int], RequestTrace]
     skipped: int = 0
+    file: Path | None = None
 
 
 File = option("--file", "-F", metavar="FILE", help="Overlay merged over the file; repeatable.")
@@ -132,6 +133,7 @@ def command(
     chosen = _policies(policy, settings or [])
     plans = _plans(loading)
     if write_trace is not None:
+        _refuse_own_input(trace, given, Path(write_trace))
         written = given.make(seed)
         trace_files.write_request_trace(Path(write_trace), written)
         term.err().write(f"note: {len(written.requests):,} requests are in {write_trace}; nothing was simulated")
@@ -262,7 +264,17 @@ def _trace(text: str, seed: int, skip_bad_rows: bool, rows: int | None) -> Given
             f"--trace {text}: no such file or synthetic trace", hint(name, synthetic.trace_names()) or known
         )
     trace = trace_files.read_request_trace(path, skip_bad_rows=skip_bad_rows, limit=rows)
-    return GivenTrace(lambda _: trace, trace.skipped)
+    return GivenTrace(lambda _: trace, trace.skipped, path)
+
+
+def _refuse_own_input(trace: str, given: GivenTrace, target: Path) -> None:
+    """Raise UsageError where --write-trace would write over what --trace reads, by whatever name."""
+    try:
+        same = given.file is not None and given.file.samefile(user_files.expanded(str(target)))
+    except OSError:  # there is no such file yet
+        same = False
+    if same:
+        raise UsageError(f"--write-trace {target} is the file that --trace {trace} reads", "name another file")
 
 
 def _policies(text: str, settings: Sequence[str]) -> dict[ScalingPolicyName, Any]:
@@ -342,6 +354,11 @@ def _limits(texts: Sequence[str], topology: Topology, sizes: Mapping[str, int]) 
             )
         # One of the larger role, the others of the smaller one.
         most = 1 + (gpus - max(sizes.values())) // min(sizes.values())
+    if most > MOST_REPLICAS:
+        raise UsageError(
+            f"--limit {','.join(texts)}: {most:,} replicas, above {MOST_REPLICAS:,}, which is as many as are simulated",
+            f"give a lower one: at most {MOST_REPLICAS:,} replicas in all",
+        )
     free = (1, max(1, most - 1))
     prefill, decode = (getattr(read, role) if role in given else free for role in present)
     return replace(read, gpus=gpus, prefill=prefill, decode=decode), most
@@ -430,6 +447,7 @@ def _write_files(directory: Path, outcome: SimulationOutcome) -> Iterator[str]:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "plotly":
             raise
+        _remove(directory / PAGE)  # that of an earlier simulation would pass for this one's
         fix = program.install_command(["plotly"], "report")
         term.err().write(f"note: {directory / PAGE} is not written: plotly is not installed ({fix})")
         return

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from pdctl.quick_definitions import NamedTuple
 from pdctl.render.term import prose, table, visible
 from pdctl.simulation.kernel import SECOND
-from pdctl.simulation.statistics import PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -118,7 +117,7 @@ def notes(outcome: SimulationOutcome, term: Term) -> Iterator[str]:
     yield from prose(term, "figures:", f"{means}; TBT is the 99th percentile of a request's token gaps", "dim")
     longest = outcome.setup.longest_s
     for one in outcome.policies:
-        cut = sum(longest is not None and (run.figures[PLACES["length_s"]] or 0) >= longest for run in one.runs)
+        cut = sum(run.cut_at_s is not None for run in one.runs)
         if longest is not None and cut:
             runs = "the run was" if len(one.runs) == 1 else f"{cut} of {len(one.runs)} runs were"
             yield from prose(term, f"{one.name}:", f"{runs} cut at {duration(longest)}, as --longest says", "yellow")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pdctl.policy.constraints import Limits
     from pdctl.topology.model import Topology
 
-MOST_REPLICAS = 10**6
+MOST_REPLICAS = 10**5  # each takes about 1 kB, in every run that goes on at a time
 
 
 class RequestRouting(str, Enum):

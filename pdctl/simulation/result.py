@@ -64,7 +64,7 @@ class GpuTime(NamedTuple):
 class SimulationRun(NamedTuple):
     """One policy, one seed. `digest`: SHA-256 of the event log, in hex; `events`: how many it has.
 
-    `cut_at_ns` is the simulated time at which the run was ended from outside, None if it came to its end.
+    `cut_at_ns` is the simulated time at which the run was ended before all requests had ended; None if they had.
     """
 
     policy: str

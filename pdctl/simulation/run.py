@@ -64,7 +64,7 @@ def simulate(
         kv_bytes=simulated.kv_bytes,
         parameter_bytes=simulated.loads.bytes_moved,
         decode_imbalance=sampler.imbalance,
-        cut_at_ns=None if completed else end_ns,
+        cut_at_ns=None if simulated.finished else end_ns,
         too_large=requests.too_large,
     )
 

@@ -29,7 +29,7 @@ class SimulationSetup(NamedTuple):
     limits: Mapping[str, object]
     fleet: Mapping[str, int]
     skipped: int = 0  # rows of the trace's file that were left out
-    longest_s: float | None = None  # simulated time at which a run is cut
+    longest_s: float | None = None  # simulated time at which a run is cut, if --longest gives one
 
 
 class UnfinishedRun(NamedTuple):
@@ -76,6 +76,7 @@ def to_document(outcome: SimulationOutcome) -> dict[str, object]:
         "slo": slo,
         "fleet": dict(setup.fleet),
         "limits": dict(setup.limits),
+        "longest_s": setup.longest_s,
         "policies": [_policy(one) for one in outcome.policies],
         "unfinished": [one._asdict() for one in outcome.unfinished],
     }
@@ -96,7 +97,7 @@ def _policy(one: PolicyStatistics) -> dict[str, object]:
 
 
 def _run(run: RunStatistics) -> dict[str, object]:
-    head = {"seed": run.seed, "digest": run.digest, "logged_events": run.logged}
+    head = {"seed": run.seed, "digest": run.digest, "logged_events": run.logged, "cut_at_s": run.cut_at_s}
     return {**head, **_nested(run.figures), "events_by_kind": dict(run.by_kind)}
 
 

@@ -48,7 +48,7 @@ class StatisticFigure(NamedTuple):
 class RunStatistics(NamedTuple):
     """One run, of whose log there are `logged` events. `figures` has a value for each of FIGURES, in their order.
 
-    `by_kind` counts its scaling events.
+    `by_kind` counts its scaling events. `cut_at_s`: simulated time at which it was cut, None if all requests ended.
     """
 
     seed: int
@@ -56,6 +56,7 @@ class RunStatistics(NamedTuple):
     logged: int
     figures: tuple[float | None, ...]
     by_kind: Mapping[str, int]
+    cut_at_s: float | None
 
 
 class Estimate(NamedTuple):
@@ -128,7 +129,8 @@ def summarize_run(run: SimulationRun, targets: SloTargets) -> RunStatistics:
     """Without a first token a request misses the TTFT, without an end the TBT; what comes after the end is left out."""
     seen = _count_requests(run, targets)
     figures = tuple(figure.of(seen) for figure in FIGURES)
-    return RunStatistics(run.seed, run.digest, run.events, figures, seen.by_kind)
+    cut_at_s = None if run.cut_at_ns is None else run.cut_at_ns / SECOND
+    return RunStatistics(run.seed, run.digest, run.events, figures, seen.by_kind, cut_at_s)
 
 
 def summarize_policy(name: str, settings: SimulationSettings, runs: Sequence[RunStatistics]) -> PolicyStatistics:

@@ -62,6 +62,37 @@ def test_every_request_of_the_trace_is_counted(tmp_path: Path) -> None:
     assert shorter["policies"][0]["requests"] == 10
 
 
+def test_a_trace_is_not_written_over_the_file_it_is_read_from(tmp_path: Path) -> None:
+    file, other, link = tmp_path / "trace.jsonl", tmp_path / "hard.jsonl", tmp_path / "soft.jsonl"
+    text = '{"timestamp": 0, "input_length": 100, "output_length": 5, "hash_ids": [1]}\n' * 2
+    file.write_text(text, encoding="utf-8")
+    other.hardlink_to(file)
+    link.symlink_to(file)
+    for target in (file, other, link):
+        done = within("simulate", "2p1d", "--trace", file, "--rows", "1", "--write-trace", target)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"error: --write-trace {target} is the file that --trace {file} reads\n  fix: ")
+        assert file.read_text(encoding="utf-8") == text
+    new = tmp_path / "new.jsonl"
+    assert within("simulate", "2p1d", "--trace", file, "--rows", "1", "--write-trace", new).returncode == 0
+    assert within("simulate", "2p1d", "--trace", SHORT, "--write-trace", file).returncode == 0, (
+        "nothing is read from it"
+    )
+
+
+def test_without_plotly_no_page_of_an_earlier_simulation_is_left(tmp_path: Path) -> None:
+    (tmp_path / "plotly.py").write_text("raise ModuleNotFoundError('no plotly', name='plotly')", encoding="utf-8")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "report.html").write_text("earlier", encoding="utf-8")
+    argv = [sys.executable, "-m", "pdctl", "simulate", "1p1d", "--trace", SHORT, "--out", str(out)]
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120, encoding="utf-8")
+    assert done.returncode == 0
+    assert done.stderr.startswith(f"note: {out / 'report.html'} is not written: plotly is not installed (")
+    assert sorted(each.name for each in out.iterdir()) == ["simulation.json", "static-0.decisions.jsonl"]
+
+
 def test_a_request_that_fits_nowhere_is_said(tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     sizes = ((100, 5), (900_000, 5))
@@ -192,6 +223,11 @@ def test_a_run_that_longest_cuts_is_said() -> None:
     said = within(*words, "5s").stdout
     assert "static: the run was cut at 5 s, as --longest says\n" in said
     assert "cut at" not in within(*words, "10m").stdout
+    for longest, cut_at_s in (("5s", 5.0), ("10m", None)):
+        told = json.loads(within(*words, longest, "-o", "json").stdout)
+        assert told["longest_s"] == (cut_at_s or 600.0)
+        assert told["policies"][0]["runs"][0]["cut_at_s"] == cut_at_s
+    assert json.loads(within(*words[:-1], "-o", "json").stdout)["longest_s"] is None
 
 
 @for_each(
@@ -324,6 +360,8 @@ def children(pid: int) -> list[str]:
         (("--trace", SHORT, "--loading", "disc"), "no such way to load weights\n  fix: did you mean `disk`?"),
         (("--trace", SHORT, "--limit", "gpus=2"), "--limit gpus=2: the topology begins with 2 prefill and 1 decode"),
         (("--trace", SHORT, "--limit", "gpus=2"), "which have 3 GPUs\n  fix: give at least gpus=3"),
+        (("--trace", SHORT, "--limit", "gpus=1000000"), "--limit gpus=1000000: 1,000,000 replicas, above 100,000"),
+        (("--trace", SHORT, "--limit", "prefill=1..100000"), "100,001 replicas, above"),
         (("--trace", SHORT, "--setting", "prefill=1"), "error: --setting prefill=1: not POLICY.NAME=VALUE"),
         (("--trace", SHORT, "--setting", "blitz.prefill=1..2"), "  fix: add it: --policy static,blitz"),
         (("--trace", SHORT, "--setting", "static.prefills=x"), "error: --setting static: `prefills` is the text 'x'"),
