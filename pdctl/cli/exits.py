@@ -38,6 +38,9 @@ STREAMS = ("standard output", "standard error")  # as `Term` names them; without
 
 YOUNG = 50_000  # objects between garbage collections; with Python's 700 they take a tenth of a small verb's time
 
+MOST_REPEATED = 200  # letters of a word of the command line that an error repeats
+SEPARATORS = ",=:."
+
 NO_MEMORY = b"error: out of memory\n  fix: raise the limit of this shell (ulimit -v unlimited) or of this container\n"
 INTERRUPTED = 130  # Typer's exit code for a KeyboardInterrupt that no verb handled
 
@@ -79,7 +82,7 @@ def run(argv: Sequence[str]) -> None:
             reraise(signal.SIGINT)
         _leave(code if isinstance(code, int) else ExitCode.OK)
     except PdctlError as error:
-        _say(error)
+        _say(_shortened(error, argv))
         _leave(error.exit_code)
     except BrokenPipeError:
         # The reader of a verb that follows went away (`pdctl logs -f | head`): there is nobody to follow for.
@@ -89,7 +92,7 @@ def run(argv: Sequence[str]) -> None:
         outside = error.errno in SURROUNDINGS or (error.errno == errno.EBADF and error.filename in STREAMS)
         reached = limit_reached(error) or (_refused(error) if outside else None)
         if reached is not None:
-            _say(reached)
+            _say(_shortened(reached, argv))
             term.silence(sys.stdout)
             _leave(reached.exit_code)
         _unexpected(error)
@@ -182,6 +185,31 @@ def _refused(error: OSError) -> StorageError:
 
         fix = user_files.as_owner(error.filename) or fix
     return StorageError(f"{where}{error.strerror or error}", fix)
+
+
+def _shortened(error: PdctlError, argv: Sequence[str]) -> PdctlError:
+    """The error, in which long words of the command line, and what they consist of, are cut where they are repeated."""
+    parts = set[str]()
+    for word in (one for one in argv if len(one) > MOST_REPEATED):
+        parts.add(word)
+        for sign in SEPARATORS:
+            parts.update((*word.split(sign), word.partition(sign)[2]))
+    longest_first = sorted((one for one in parts if len(one) > MOST_REPEATED), key=lambda one: (-len(one), one))
+
+    def cut(text: str) -> str:
+        for part in longest_first:
+            text = text.replace(part, f"{part[:MOST_REPEATED]}…")
+        return text
+
+    if longest_first:
+        error.message, error.fix = cut(error.message), cut(error.fix)
+        if isinstance(error, TopologyError) and error.diagnostics:
+            from pdctl.render import diagnostics
+
+            error.diagnostics = tuple(
+                one._replace(message=cut(one.message), help=cut(one.help)) for one in diagnostics.of(error)
+            )
+    return error
 
 
 def _say(error: PdctlError) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from pdctl.cli import exits
 from tests.cases import for_each
+from tests.cli.verb import within
 
 HEALTHY = "tests/data/rooms/2p1d-healthy-info-sgl0523"
 PLAN = [sys.executable, "-m", "pdctl", "plan", "1p1d"]
@@ -41,6 +42,28 @@ def test_a_reader_that_leaves_in_the_middle_is_no_failure(verb: list[str]) -> No
     said = process.stderr.read()
     process.stderr.close()
     assert (process.wait(timeout=60), said) == (0, "")
+
+
+REPEATED = [
+    *("--trace X", "--trace burst:X", "--trace step --policy X", "--trace step --X 3"),
+    *(f"--trace step {flag} X" for flag in ("--limit", "--setting", "--loading", "--interval", "--slo", "--routing")),
+    *(f"--trace step {flag} X" for flag in ("--seeds", "--profile", "--file", "--set", "--park")),
+    *(f"--trace step {flag}" for flag in ("--limit prefill=X", "--slo ttft=X", "--setting a.b=X", "--setting X.b=3")),
+]
+VERBS = ["X", "plan X", "plan 1p1d --set X=1", "plan 1p1d -o X", "status X", "down X", "rooms --since X", "explain X"]
+ADVISE = [f"autoscale advise {flag} X" for flag in ("--policy", "--interval", "--replay", "--settings")]
+
+
+@for_each(
+    "words", [*(f"simulate 1p1d {one}" for one in REPEATED), *VERBS, *ADVISE, "trace-room X", "doctor --select X"]
+)
+def test_what_an_error_repeats_of_the_command_line_is_short(
+    words: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    environ = {**os.environ, "PDCTL_HOME": str(tmp_path_factory.mktemp("home"))}
+    done = within(*words.replace("X", "x" * 3000).split(), env=environ)
+    assert done.returncode != 0
+    assert 0 < len(done.stdout + done.stderr) < 1500
 
 
 FOLLOWERS = ("doctor --router http://127.0.0.1:9 --watch {}", "doctor --router http://127.0.0.1:9 -o jsonl --watch {}")
