@@ -65,7 +65,7 @@ def cache() -> str:
 def command(module: str) -> tuple[str, ...]:
     """Start `module` of pdctl with this Python."""
     if not FILE:
-        return (sys.executable, "-m", module)
+        return (sys.executable, *(["-P"] if _can_leave_out_directory() else []), "-m", module)
     return (FILE, "-m", module) if kind() is Kind.EXECUTABLE else (sys.executable, FILE, "-m", module)
 
 
@@ -78,12 +78,29 @@ def served_command(module: str) -> tuple[str, ...]:
     return (os.environ.get(PYTHON) or "python3", FILE, "-m", module) if FILE else (sys.executable, "-m", module)
 
 
+def served_environment() -> dict[str, str]:
+    """For a process of `served_command`: it imports nothing from the directory in which the operator happens to be.
+
+    `python -m` looks there first, so that a `secrets.py` of the operator's would stand in for Python's own.
+    """
+    return {"PYTHONSAFEPATH": "1"} if not FILE and _can_leave_out_directory() else {}
+
+
+def _can_leave_out_directory() -> bool:
+    """Whether this Python can be told so (3.10 cannot), and would still find pdctl, which may be what lies there."""
+    if sys.version_info < (3, 11):
+        return False
+    root = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    first, *others = map(os.path.realpath, sys.path)
+    return sys.flags.safe_path or first != root or root in others
+
+
 def module_of(argv: Sequence[str]) -> str:
     """The module that `PYTHON -m MODULE …`, `PYTHON ARCHIVE -m MODULE …` or `EXECUTABLE -m MODULE …` starts; "": none.
 
     The middle form counts for this pdctl's own archive alone.
     """
-    at = 2 if FILE and argv[1:2] == (FILE,) else 1
+    at = 2 if FILE and argv[1:2] == (FILE,) else 2 if tuple(argv[1:2]) == ("-P",) else 1
     return argv[at + 1] if tuple(argv[at : at + 1]) == ("-m",) and len(argv) > at + 1 else ""
 
 

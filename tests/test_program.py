@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from pdctl.engines.kinds import EMBEDDED, ENGINES
 from tests.cases import for_each
 
 FILE = "/opt/pdctl.pyz"
+ROOT = Path(program.__file__).resolve().parents[1]
 
 
 @pytest.fixture
@@ -28,8 +30,37 @@ def executable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_source_tree_starts_modules_with_its_own_python() -> None:
     assert program.kind() is program.Kind.SOURCE
-    assert program.command("pdctl.launch") == (sys.executable, "-m", "pdctl.launch")
+    safe = ["-P"] if sys.version_info >= (3, 11) else []
+    assert program.command("pdctl.launch") == (sys.executable, *safe, "-m", "pdctl.launch")
     assert ENGINES[EMBEDDED].command == (sys.executable, "-m", "pdctl.engine")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="CPython 3.10 cannot be told to leave out its directory")
+def test_files_in_the_operators_directory_stand_in_for_no_module(tmp_path: Path) -> None:
+    for name in ("secrets", "types", "contextlib", "logging"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('not the module that was meant')\n")
+    keeper = [*program.command("pdctl.launch.keeper"), "--", "printenv", "PYTHONSAFEPATH"]
+    router = [*program.served_command("pdctl.router"), "--help"]
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    kept = subprocess.run(keeper, cwd=tmp_path, env=inherited, capture_output=True, text=True, timeout=60, check=False)
+    assert (kept.returncode, kept.stdout, kept.stderr) == (1, "", ""), "an engine of others imports as its user wants"
+    served = {**inherited, **program.served_environment()}
+    told = subprocess.run(router, cwd=tmp_path, env=served, capture_output=True, text=True, timeout=60, check=False)
+    assert told.returncode == 0, told.stderr
+
+
+@pytest.mark.parametrize(
+    ("first", "others", "safe"),
+    [("/usr/bin", [], True), (str(ROOT), [], False), (str(ROOT), [str(ROOT)], True)],
+    ids=["pdctl", "python -m pdctl in a checkout", "installed, in its checkout"],
+)
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="CPython 3.10 cannot be told to leave out its directory")
+def test_a_checkout_that_is_not_installed_is_still_found(
+    first: str, others: list[str], safe: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [first, "/usr/lib/python3", *others])
+    assert ("-P" in program.command("pdctl.launch")) is safe
+    assert bool(program.served_environment()) is safe
 
 
 @pytest.mark.usefixtures("pyz")

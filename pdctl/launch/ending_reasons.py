@@ -164,7 +164,7 @@ def reasons(directory: RunDir, process: Process, exit: Exit) -> tuple[str, ...]:
 
     A process that is killed from outside cannot write why: its lines are shown only if an error is among them.
     """
-    lines = _last_seconds(telling_lines(directory, process, READ_FOR_REASONS), process.generation, exit.at)
+    lines = _last_seconds(telling_lines(directory, process, READ_FOR_REASONS), process.generation, exit)
     telling = [(line, row) for line, row in ((line, _row(line)) for line in lines) if not _routine(line, row)]
     killed = exit.signal == signal.SIGKILL and not (exit.ours or exit.asked or exit.lost)
     if killed and not any(_is_error(line, row) for line, row in telling):
@@ -172,20 +172,25 @@ def reasons(directory: RunDir, process: Process, exit: Exit) -> tuple[str, ...]:
     return tuple(line for line, _ in telling)[-TAIL:]
 
 
-def _last_seconds(lines: Iterable[str], generation: int, ended: float) -> Iterator[str]:
+def _last_seconds(lines: Iterable[str], generation: int, exit: Exit) -> Iterator[str]:
     """Those of `lines` that the generation wrote in its last seconds. A line without a time is as old as the line
-    before it."""
-    late = True
+    before it, but for the error that a process leaves by: Python prints it last, however long nothing was printed."""
+    late, untimed = True, list[str]()
     for line in lines:
         opening = COMMAND.search(line)
         if opening and int(opening[1]) > max(1, generation):
-            return
+            break
         stamp = STAMP.match(line)
         if stamp:
+            untimed.clear()
             with contextlib.suppress(ValueError):  # no such date
-                late = dt.datetime.fromisoformat(stamp[1]).timestamp() >= ended - LAST_SECONDS
+                late = dt.datetime.fromisoformat(stamp[1]).timestamp() >= exit.at - LAST_SECONDS
+        else:
+            untimed.append(line)
         if late:
             yield line
+    if not late and exit.code and untimed and ERROR.search(untimed[-1]):
+        yield from untimed
 
 
 def _row(line: str) -> Row | None:

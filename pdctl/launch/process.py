@@ -140,7 +140,8 @@ def clear_sockets(pid: int) -> None:
 def start(spec: Spec, generation: int, log: Path, lifeline: Lifeline, environ: Mapping[str, str]) -> ChildProcess:
     """Start `spec`, its output appended to `log`. Main thread only: the kernel ties a child to the forking thread."""
     begin = open_generation(log, spec, generation)
-    environment = {**environ, **dict(spec.env), **lifeline.env, "PYTHONUNBUFFERED": "1"}
+    own = program.served_environment() if speaks_lifeline(spec.argv) else {}
+    environment = {**environ, **own, **dict(spec.env), **lifeline.env, "PYTHONUNBUFFERED": "1"}
     with _output(log) as output:
         popen = subprocess.Popen(
             wrapped(spec.argv),

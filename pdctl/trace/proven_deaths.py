@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from pdctl.engines.base import Row
     from pdctl.logs.event import Event, Place
-    from pdctl.logs.library import Library
+    from pdctl.logs.library import Library, NearLine
     from pdctl.trace.observed_deployment import ObservedDeployment, ObservedInstance
     from pdctl.trace.room import Room
 
@@ -289,21 +289,29 @@ def _reason(library: Library, death: DeathProof) -> Evidence | None:
 
 
 def _last_error(library: Library, death: DeathProof) -> Evidence | None:
-    """The last line, before it left with an exit code, that is not one of normal operation."""
+    """The last line, before it left with an exit code, that is not one of normal operation.
+
+    Lines of its last seconds count, and the exception that Python printed last of all, without a time, however long
+    nothing was printed before: imports take minutes on a busy machine.
+    """
     seen = launchers_line(death)
     if seen is None or "code" not in seen.values or seen.t is None:
         return None
-    found: Evidence | None = None
+    found: NearLine | None = None
     for line in library.ahead(seen, LAST_BYTES, seen.t - LAST_SECONDS):
         said = library.speech.match(line.text.encode())
         if said is not None and Sign.STARTED in said.row.proves:
             found = None
         elif line.text.strip() and (said is None or said.row.level not in QUIET or said.row.cause):
-            place = line.place
-            found = Evidence(
-                seen.instance, place.path, place.line, line.text.strip()[:SAID], "what it said before it left"
-            )
-    return found
+            found = line
+    if found is None:
+        *_, last = (None, *library.ahead(seen, LAST_BYTES, -math.inf))
+        if last is not None and not last.stamped and RAISED.match(last.text.strip()):
+            found = last
+    if found is None:
+        return None
+    place, text = found.place, found.text.strip()[:SAID]
+    return Evidence(seen.instance, place.path, place.line, text, "what it said before it left")
 
 
 def as_evidence(event: Event, says: str) -> Evidence:

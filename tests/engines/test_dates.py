@@ -34,8 +34,8 @@ FOREIGN = {row.id for row in (*health.CALLS, *transfer_libraries.COMPLAINTS)} | 
 }  # fmt: skip
 # Lines whose text the reader of releases does not see, with where their dates come from.
 UNSEEN = {
-    "server-args": "a dataclass until 0.5.21: repr() writes its name",
-    "server-args-resolved": "a dict from 0.5.22 on: entrypoints/engine.py _server_args_for_logging",
+    "server-args": "f'{server_args=}' of a dataclass until 0.5.18: repr() writes its name",
+    "server-args-resolved": "a dict from 0.5.19 on: entrypoints/engine.py logs resolved_dict()",
     "request-received": "utils/request_logger.py hands the text to a list of loggers from 0.5.8 on",
     "request-cut-short": "the same",
     "request-finished": "the same",

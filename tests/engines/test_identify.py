@@ -25,6 +25,7 @@ from pdctl.engines.versions import (
     V0_5_13,
     V0_5_16,
     V0_5_18,
+    V0_5_19,
     V0_5_21,
     V0_5_22,
     V0_5_23,
@@ -44,6 +45,7 @@ RANGES: dict[tuple[str, str], tuple[Version, Version | None]] = {  # what the wh
     ("0523", "decode"): (V0_5_22, None),
 }
 OTHERS: dict[str, tuple[Version, Version | None]] = {  # logs that show more than most of their kind, or less
+    "0518-2p1d.decode0": (V0_5_16, V0_5_19),
     "0523-2p1d.decode0": (V0_5_23, None),
     "058-spawn-info.decode0": (V0_5_8, V0_5_9),
     "058-spawn-info.prefill0": (V0_5_4_POST2, V0_5_11),

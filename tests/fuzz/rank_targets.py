@@ -365,11 +365,12 @@ def node(data: bytes) -> None:
     assert set(nodes._wires) <= {1}
 
 
-def node_seeds() -> tuple[bytes, ...]:
-    def framed(*words: object) -> bytes:
-        frames = [node_codec.encode(word) for word in words]  # type: ignore[arg-type]
-        return b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
+def framed(*words: object) -> bytes:
+    frames = [node_codec.encode(word) for word in words]  # type: ignore[arg-type]
+    return b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
 
+
+def node_seeds() -> tuple[bytes, ...]:
     greeting, hello = Greeting(b"n" * NONCE, False), NodeHello(1, ARGS.to_json())
     return (
         framed(greeting, hello, Leaving()),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from pdctl.engine.cluster.node_links import Greeting, NodeHello
 from tests.cases import for_each
 from tests.fuzz.edits import SEPARATOR
 from tests.fuzz.judge import judge
+from tests.fuzz.rank_targets import ARGS, framed
 from tests.fuzz.targets import TARGETS
 
 DIGITS = b"9" * 5000  # int() takes 4300 of them
@@ -181,6 +183,11 @@ FOUND = (
     Found("bundle", "one word of sixty thousand letters", b"Aa1" * 20_000),
     Found("bundle", "a key, and blanks", b"password: " + b" " * 60_000),
     Found("bundle", "headers in headers", b"cookie: " * 7000),
+    Found(
+        "node",
+        "half a surrogate pair in a node's flags, which no answer about them could hold",
+        framed(Greeting(b"n" * 16, False), NodeHello(1, ARGS.to_json().replace('"auto"', r'"\ud800"'))),
+    ),
     Found(
         "doctor",
         "a NaN in /server_info, which a bundle wrote as it was",

@@ -147,6 +147,12 @@ DIED_AT = time.mktime(time.strptime("2026-11-23 17:51:23", "%Y-%m-%d %H:%M:%S"))
 WARNINGS = tuple(f"[{stamp}] WARNING Worker prefill http://127.0.0.1:1 not routed to: refused" for stamp in STAMPS)
 ERROR = f"[{STAMPS[1]}] RuntimeError: CUDA error: out of memory"
 
+UNCAUGHT = (
+    "Traceback (most recent call last):",
+    '  File "/srv/run.py", line 1, in <module>',
+    "ImportError: no such name",
+)
+
 
 @for_each(
     ("exit", "log", "shown"),
@@ -155,6 +161,8 @@ ERROR = f"[{STAMPS[1]}] RuntimeError: CUDA error: out of memory"
         (Exit(0, 9, DIED_AT), (*WARNINGS[:2], ERROR, WARNINGS[2]), (WARNINGS[1], ERROR, WARNINGS[2])),
         (Exit(0, 9, DIED_AT), (WARNINGS[0], "RuntimeError: long ago", *WARNINGS[1:]), ()),
         (Exit(1, 0, DIED_AT), WARNINGS, WARNINGS[1:]),
+        (Exit(1, 0, DIED_AT), (WARNINGS[0], *UNCAUGHT), UNCAUGHT),
+        (Exit(0, 9, DIED_AT), (WARNINGS[0], *UNCAUGHT), ()),
         (Exit(0, 9, DIED_AT, asked=True), WARNINGS, WARNINGS[1:]),
     ],
 )

@@ -51,11 +51,13 @@ HAPPENED = {
     "1p1d-tp2-tp1-debug-sgl058": Truth(findings=("PD305",)),
     "1p1d-wrong-port-debug-sgl058": Truth(findings=("PD202",)),
     "1p1d-wrong-port-info-sgl0523": Truth(findings=("PD202",)),
+    "2p1d-decode-killed-info-sgl0521": Truth((("decode0", "PD704", 13),)),
     "2p1d-decode-killed-info-sgl0522": Truth((("decode0", "PD704", 9),)),
     "2p1d-healthy-debug-sgl0518": FINE,
     "2p1d-healthy-debug-sgl0523": FINE,
     "2p1d-healthy-debug-sgl058": FINE,
     "2p1d-healthy-info-log-requests-sgl0523": FINE,
+    "2p1d-healthy-info-sgl0521": FINE,
     "2p1d-healthy-info-sgl0522": FINE,
     "2p1d-healthy-info-sgl0523": FINE,
     "2p1d-hicache-crash-info-sgl0522": Truth((("decode0", "PD709", 0),)),  # then the others got SIGTERM, all processes

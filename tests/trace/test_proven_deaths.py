@@ -271,6 +271,20 @@ def test_an_engine_that_cannot_listen_is_named(tmp_path: Path, line: str) -> Non
     assert death.why == f"it left with exit code 1: {line}"
 
 
+@for_each("times", [(0, 90), (0, 2)])
+def test_an_uncaught_exception_tells_why_however_long_the_imports_took(tmp_path: Path, times: tuple[int, int]) -> None:
+    """Python prints it last, without a time, and a start on a busy machine prints nothing for minutes before."""
+    begun = f"{at(times[0])} pdctl: prefill-0 generation 1: python3 -m sglang.launch_server --port 30000"
+    raised = (
+        "Traceback (most recent call last):",
+        '  File "/srv/run.py", line 1, in <module>',
+        "ImportError: no libcudart",
+    )
+    end = f"{at(times[1])} pdctl: prefill-0 generation 1 left with exit code 1"
+    (death,) = diagnose(library(write(tmp_path, prefill=[begun, *raised, end]))).deaths
+    assert death.why == "it left with exit code 1: ImportError: no libcudart"
+
+
 BY_PDCTL = "python3 -m pdctl.engine --host 127.0.0.1 --port 30002 --disaggregation-mode decode"
 # Each way in which launch ends a process, and what that may do then: it follows, is killed, fails or crashes.
 ENDS_BY_ORDER = (

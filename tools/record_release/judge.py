@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SILENT = {None, "unknown"}
+# The wire shows that a page list came, and not whether KV cache was written after it, which the prefill's log may tell.
+UNSEEN = ("phase_reached", "handshake", "transfer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,14 @@ class Said:
 
     @property
     def verdict(self) -> str:
-        return "right" if self.said == self.happened else "silent" if self.said in SILENT else "wrong"
+        if self.said == self.happened or self.goes_further:
+            return "right"
+        return "silent" if self.said in SILENT else "wrong"
+
+    @property
+    def goes_further(self) -> bool:
+        """Whether the logs tell more than the wire showed."""
+        return (self.field, self.happened, self.said) == UNSEEN
 
 
 def judge(recording: Path) -> list[Said]:
@@ -57,7 +66,9 @@ def keep(recording: Path, out: Path) -> None:
     for room in document["rooms"].values():
         room["untold"] = []
     for one in judge(recording):
-        if one.verdict == "silent":
+        if one.goes_further:
+            document["rooms"][one.room][one.field] = one.said
+        elif one.verdict == "silent":
             document["rooms"][one.room]["untold"].append(one.field)
     out.mkdir(parents=True, exist_ok=True)
     (out / "truth.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")

@@ -42,7 +42,11 @@ class Codec(Generic[T]):
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(union)
 
     def encode(self, message: T) -> bytes:
-        return self._header + self._encoder.encode(message)
+        """The frame. Half a surrogate pair (an escape in a peer's JSON), which UTF-8 cannot hold, is spelt out."""
+        try:
+            return self._header + self._encoder.encode(message)
+        except UnicodeEncodeError:
+            return self._header + self._encoder.encode(_with_utf8(message))
 
     def decode(self, frame: bytes | memoryview) -> T:
         """Return the struct in `frame`. Raise FrameError for a wrong size, header or version, or a malformed body."""
@@ -58,6 +62,13 @@ class Codec(Generic[T]):
             return self._decoder.decode(frame[HEADER:])
         except MALFORMED as error:
             raise FrameError(f"{self.name}: {error or type(error).__name__}") from None
+
+
+def _with_utf8(message: T) -> T:
+    texts = {name: text for name, text in msgspec.structs.asdict(message).items() if isinstance(text, str)}
+    return msgspec.structs.replace(
+        message, **{name: text.encode(errors="backslashreplace").decode() for name, text in texts.items()}
+    )
 
 
 def _as_list(value: object) -> object:

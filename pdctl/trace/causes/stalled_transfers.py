@@ -11,6 +11,7 @@ from pdctl.engines import message_details
 from pdctl.engines.base import Phase, Sign
 from pdctl.quick_definitions import NamedTuple
 from pdctl.trace.case import MISSES, NEAR, Case, CauseFinding, Proof, misses
+from pdctl.trace.causes.dead_processes import decode_gone
 from pdctl.trace.room_events import seconds_waited
 from pdctl.trace.timeline import transfers_measured
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 ELSEWHERE = frozenset(
     {"PD205", "PD302", "PD303", "PD304", "PD325", "PD706", "PD707", "PD709", "PD714", "PD715", "PD703", "PD704"}
 )
+BROKEN = "PD409"  # written by the prefill, about its transfer
 UNREACHED = "PD210"  # written by the decode, about an address that the prefill gave
 SLOW = 1.0  # GB/s; a healthy transfer on any fabric is faster
 LONG = 2.0  # seconds; shorter transfers do not matter
@@ -43,6 +45,8 @@ def cause_logged(case: Case) -> CauseFinding | None:
         return None
     for event in case.room_events.events:
         if event.row.cause and not event.row.echo and event.row.cause not in ELSEWHERE:
+            if event.row.cause == BROKEN and decode_gone(case) is not None:
+                continue  # so ends a transfer into a decode that is no more
             owner = event.instance
             if event.row.cause == UNREACHED:
                 if hung(case) is not None:
@@ -52,7 +56,7 @@ def cause_logged(case: Case) -> CauseFinding | None:
             fills = {
                 "instance": owner, "prefill": event.instance, "decode": event.instance,
                 "observed": event.values.get("other_room") or event.values.get("addr") or _reason(event),
-                "expected": event.values.get("limit", "all"), "other": "",
+                "expected": event.values.get("limit", "all"), "other": "", "file": event.place.on_disk,
             }  # fmt: skip
             proof = Proof("its own line names the cause", event)
             side = "prefill" if event.row.cause == UNREACHED else event.role or "prefill"

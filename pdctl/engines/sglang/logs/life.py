@@ -15,6 +15,7 @@ from pdctl.engines.versions import (
     V0_5_14,
     V0_5_16,
     V0_5_17,
+    V0_5_19,
     V0_5_22,
     Span,
 )
@@ -28,7 +29,7 @@ ROWS = (
         "[2026-11-21 01:19:11] server_args=ServerArgs(model_path='/srv/model', tokenizer_mode='auto', "
         "host='127.0.0.1', port=30002, tp_size=1, dp_size=1, page_size=1, kv_cache_dtype='auto', log_level='debug', "
         "disaggregation_mode='decode', disaggregation_transfer_backend='nixl', disaggregation_bootstrap_port=8998)",
-        Span(V0_5_3, V0_5_22),
+        Span(V0_5_3, V0_5_19),
         proves=(Sign.ARGUMENTS, Sign.STARTED, Sign.BOOTSTRAP_PORT),
     ),
     Row(
@@ -37,7 +38,7 @@ ROWS = (
         "[2026-11-21 02:06:24] server_args={'model_path': '/srv/model', 'host': '127.0.0.1', 'port': 30000, "
         "'tp_size': 1, 'page_size': 1, 'log_level': 'debug', 'disaggregation_mode': 'prefill', "
         "'disaggregation_transfer_backend': 'nixl', 'disaggregation_bootstrap_port': 8998}",
-        Span(V0_5_22),
+        Span(V0_5_19),
         proves=(Sign.ARGUMENTS, Sign.STARTED, Sign.BOOTSTRAP_PORT),
     ),
     Row(
