@@ -254,7 +254,12 @@ def _sent_to(load: InstanceLoad, workers: Mapping[str, RouterWorker] | None, not
     worker = workers.get(load.url.rstrip("/"))
     if worker is not None and worker.healthy:
         return True
-    why = "does not list it" if worker is None else f"calls it unhealthy{worker.reason and f': {worker.reason}'}"
+    if worker is None:
+        why = "does not list it"
+    elif worker.health_known:
+        why = f"calls it unhealthy{worker.reason and f': {worker.reason}'}"
+    else:
+        why = "does not say whether it is healthy (`is_healthy` in /workers)"
     notes.append(f"{_named(load)}: the router {why}")
     return False
 

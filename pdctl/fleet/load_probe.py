@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pdctl.engines.sglang.loads import LOAD_KEYS, QUEUES, TRAFFIC
+from pdctl.engines.sglang.loads import LOAD_KEYS, QUEUES, TRAFFIC, key_of
 from pdctl.fleet import engine_probe, peer_json
 
 if TYPE_CHECKING:
@@ -108,8 +108,11 @@ def _contradiction(figures: Mapping[str, float]) -> str:
         return "/v1/loads does not say how large its KV pool is"
     if used > pool:
         return f"/v1/loads says that {used:,.0f} of {pool:,.0f} tokens are in use"
-    absurd = [name for name, value in figures.items() if value > (MOST_HELD if name in HELD_TOKENS else MOST)]
-    return f"/v1/loads says {figures[absurd[0]]:.3g} of {absurd[0]}" if absurd else ""
+    most = {name: MOST_HELD if name in HELD_TOKENS else MOST for name in figures}
+    absurd = next((name for name, value in figures.items() if value > most[name]), None)
+    if absurd is None:
+        return ""
+    return f"/v1/loads says that {key_of(absurd)} is {figures[absurd]:.3g}, and more than {most[absurd]:.0e} is absurd"
 
 
 def _silence(engine: ObservedEngine) -> str:

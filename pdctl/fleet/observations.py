@@ -156,7 +156,10 @@ class Bootstrap:
 
 @dataclass(frozen=True, slots=True)
 class RouterWorker:
-    """bootstrap_port None with `bootstrap_known` False: the key is absent, so the router will send null."""
+    """bootstrap_port None with `bootstrap_known` False: the key is absent, so the router will send null.
+
+    `healthy` False with `health_known` False: the router does not say whether it is.
+    """
 
     url: str
     role: str
@@ -166,6 +169,12 @@ class RouterWorker:
     mode: str  # as the worker itself reported (metadata.disaggregation_mode), "" if the router does not keep it
     load: int
     reason: str = ""  # why the router marks it unhealthy, if it says so (pdctl's own does)
+    health_known: bool = True
+
+    @property
+    def health(self) -> str:
+        """Of one that is not healthy: how the router lists it."""
+        return "listed as unhealthy" if self.health_known else "listed without its health (`is_healthy`)"
 
 
 @dataclass(frozen=True, slots=True)

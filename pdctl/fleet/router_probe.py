@@ -165,6 +165,7 @@ def _worker(entry: Object) -> RouterWorker:
         mode=peer_json.excerpt(peer_json.text(peer_json.mapping(told).get("disaggregation_mode"))),
         load=peer_json.integer(entry.get("load")) or 0,
         reason=peer_json.excerpt(peer_json.text(entry.get("reason"))),
+        health_known=isinstance(entry.get("is_healthy"), bool),
     )
 
 

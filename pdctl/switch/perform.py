@@ -258,7 +258,7 @@ class Switch:
             worker = entry.worker
             if worker.role != role or (port is not None and worker.bootstrap_port != port):
                 return f"it is listed as a {worker.role} with bootstrap port {worker.bootstrap_port}"
-            return "" if worker.healthy else "it is listed as unhealthy"
+            return "" if worker.healthy else f"it is {worker.health}"
 
         self._wait(ROUTER, lacks, f"router {routing.url} to route to it as a {role}")
 

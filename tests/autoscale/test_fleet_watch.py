@@ -218,6 +218,16 @@ def test_a_router_names_the_fleet_and_whom_it_sends_to(serve: Serve) -> None:
     assert [note.partition(":")[0] for note in look.notes] == ["router http"]
 
 
+def test_a_router_that_does_not_say_who_is_healthy_is_quoted_so(serve: Serve) -> None:
+    prefill, decode = Instance(serve, "prefill"), Instance(serve, "decode")
+    router: Answers = {"/readiness": (200, "{}")}
+    listed = [{"url": one.url, "worker_type": one.role} for one in (prefill, decode)]
+    router["/workers"] = (200, json.dumps({"workers": listed}))
+    notes = watch(router=serve(router)).look(0.0).notes
+    said = "the router does not say whether it is healthy (`is_healthy` in /workers)"
+    assert [note.partition(": ")[2] for note in notes[:2]] == [said, said]
+
+
 def test_a_worker_that_is_listed_several_times_counts_once(serve: Serve) -> None:
     prefill, decode = Instance(serve, "prefill"), Instance(serve, "decode")
     answers: Answers = {"/readiness": (200, "{}")}

@@ -58,6 +58,13 @@ def test_garbage_is_no_load(serve: Serve, what: str) -> None:
     assert (load.queues, load.pages("used_tokens")) == ({}, None)
 
 
+def test_a_pool_that_no_machine_has_is_named_by_its_key(serve: Serve) -> None:
+    answers = {"/server_info": (200, INFO), "/metrics": (404, "")}
+    load = probe(serve({**answers, "/v1/loads": (200, '{"loads": [{"max_total_num_tokens": 5e17}]}')}))
+    words = "/v1/loads says that max_total_num_tokens is 5e+17, and more than 1e+11 is absurd"
+    assert (load.heard, load.reason) == (False, words)
+
+
 def test_who_does_not_answer_is_said_so(serve: Serve) -> None:
     load = probe(serve({"/server_info": (200, INFO), "/v1/loads": (500, "out of order"), "/metrics": (404, "")}))
     assert (load.heard, load.reason) == (False, "/v1/loads answered 500: out of order")

@@ -75,7 +75,7 @@ def missing(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 def _missing(router: ObservedRouter, engine: ObservedEngine, worker: RouterWorker | None, port: int | None) -> Finding:
     name, url, role = engine.endpoint.name, plain(engine.endpoint.url), engine.endpoint.role
-    state = "not listed" if worker is None else "listed as unhealthy"
+    state = "not listed" if worker is None else worker.health
     found = finding(
         "PD603",
         name,

@@ -37,6 +37,12 @@ LOAD_KEYS: tuple[LoadKey, ...] = (
     LoadKey("decode_busy_us", "", "decode_moments", 2),
 )
 
+
+def key_of(meaning: str) -> str:
+    """The key that the newest release has for a meaning."""
+    return next(key.name for key in reversed(LOAD_KEYS) if key.meaning == meaning)
+
+
 # Counts of requests in /v1/loads, by section ("" is the entry itself), sglang 0.5.8 to 0.5.23.
 HELD = (
     ("", "num_running_reqs"),
