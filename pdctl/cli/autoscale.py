@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 from pdctl import user_files
 from pdctl.cli.exits import reraise
 from pdctl.cli.parameters import argument, option
-from pdctl.errors import ExitCode, StorageError, UsageError
+from pdctl.errors import ExitCode, NotProbedError, StorageError, UsageError
 from pdctl.policy import ScalingPolicyName, decide, read_input
 from pdctl.render import role_changes as view
 from pdctl.render import term
@@ -119,10 +119,10 @@ def advise(
             period = flag_seconds("--interval", interval, positive=True)
             if period < SHORTEST:
                 raise UsageError(f"--interval {interval} is shorter than {SHORTEST:g} s", "give a longer one")
-            watch = _watch(
+            watch, watched = _watch(
                 topologies, run, router, prefills, decodes, key_env, flag_seconds("--timeout", timeout, positive=True)
             )
-            looks = _observed(watch, period, count)
+            looks = _observed(watch, period, count, watched)
         with _recorder(record, chosen) as keep:
             return _advise(chosen, looks, keep, output, verbose)
     except KeyboardInterrupt:
@@ -182,9 +182,14 @@ def _advise(
     return ExitCode.OK if seen else ExitCode.NOT_PROBED
 
 
-def _observed(watch: FleetWatch, interval: float, count: int | None) -> Iterator[RecordedLook]:
-    """A look every `interval` seconds, the next at once where one took longer."""
+def _observed(watch: FleetWatch, interval: float, count: int | None, run: str) -> Iterator[RecordedLook]:
+    """A look every `interval` seconds, the next at once where one took longer.
+
+    `run`: the one that is watched, if it is one: who of it has died is noted. Raise NotProbedError when it is over.
+    """
     from pdctl.autoscale.advice import RecordedLook
+    from pdctl.launch import run_health
+    from pdctl.launch.run_directory import RunDir, home
 
     began, due, done = time.monotonic(), 0.0, 0
     while count is None or done < count:
@@ -194,7 +199,12 @@ def _observed(watch: FleetWatch, interval: float, count: int | None) -> Iterator
         at = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         found = watch.look(now)
         done += 1
-        yield RecordedLook(at, found.observation, found.notes)
+        directory = RunDir.of(home(os.environ), run) if run else None
+        recorded = directory.load() if directory is not None else None
+        deaths = run_health.describe_deaths(recorded, directory) if recorded is not None and directory else ()
+        yield RecordedLook(at, found.observation, (*found.notes, *deaths))
+        if recorded is not None and (end := run_health.describe_end(recorded)):
+            raise NotProbedError(f"{end}: nothing of it can be asked", f"pdctl diagnose --run {run}")
 
 
 def _watch(
@@ -205,8 +215,11 @@ def _watch(
     decodes: list[str] | None,
     key_env: str,
     timeout: float,
-) -> FleetWatch:
-    """The fleet that doctor's words name. Raise UsageError or NotFoundError if they name none that runs."""
+) -> tuple[FleetWatch, str]:
+    """The fleet that doctor's words name, and the run if they name one.
+
+    Raise NotProbedError for a run that is over, UsageError or NotFoundError if they name nothing that runs.
+    """
     from pdctl.autoscale.fleet_watch import FleetWatch
     from pdctl.cli import doctor
     from pdctl.doctor import request as asking
@@ -219,10 +232,12 @@ def _watch(
     request = subject.request
     planned = asking.planned(request.plan) if request.plan is not None and not request.endpoints else ()
     endpoints = request.endpoints or planned
-    if subject.over or not (endpoints or request.router):
+    if subject.over:
+        raise NotProbedError(f"{subject.title}: nothing of it can be asked", f"pdctl diagnose --run {subject.run}")
+    if not (endpoints or request.router):
         raise UsageError(f"{subject.title} has nothing that runs", "name a run, or give --router URL")
     key = key_of(key_env) or request.key
-    return FleetWatch(endpoints, request.router, asking.listed_endpoints, timeout=timeout, key=key)
+    return FleetWatch(endpoints, request.router, asking.listed_endpoints, timeout=timeout, key=key), subject.run
 
 
 def _settings(file: str | None, asked: tuple[ScalingPolicyName, ...]) -> AdviceSettings:

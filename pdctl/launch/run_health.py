@@ -13,6 +13,7 @@ from pdctl.fleet.observations import Ended, Endpoint
 from pdctl.launch import credentials, ending_reasons, procfs, storage
 from pdctl.launch.deployment import OnDeath, ServerRole, Spec
 from pdctl.launch.log_tail import parts
+from pdctl.launch.run_choice import describe_ended
 from pdctl.launch.run_record import OVER, EventKind, Process, Run, State
 from pdctl.launch.storage import storage_trouble
 
@@ -311,6 +312,21 @@ def _lacks(spec: Spec, said: _Said, state: router_probe.RouterState, routed: boo
 def is_over(run: Run) -> bool:
     """Whether the run failed and no process of it is left to ask."""
     return run.state.value == "failed" and not run.survivors
+
+
+def describe_end(run: Run) -> str:
+    """How a run ended of which nothing is left to ask; "" while something of it may answer."""
+    over = run.condition in OVER and not run.survivors
+    return f"run {run.name} {describe_ended(run)}" if over else ""
+
+
+def describe_deaths(run: Run, directory: RunDir) -> tuple[str, ...]:
+    """A sentence for each process that has ended by itself, with what it wrote last and when it is started again."""
+    return tuple(
+        f"{one.instance} {one.words}{one.next}{''.join(f'; it wrote: {line}' for line in one.lines[-1:])}"
+        for one in ended(run, directory)
+        if not one.ours
+    )
 
 
 def planned(run: Run, directory: RunDir) -> tuple[Topology, Plan] | None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+from pdctl.launch.run_directory import RunDir
+from pdctl.launch.run_record import Exit, RunOutcome, State
 from pdctl.policy import POLICIES
 from tests.cases import for_each
 from tests.cli.verb import within
+from tests.launch.runs import living
 from tests.ports import free_ports
 
 FLEET = Path(__file__).parents[1] / "snapshots" / "files" / "fleet.json"
@@ -227,3 +233,28 @@ def test_advise_without_any_answer_says_who_was_silent_and_has_exit_code_4(tmp_p
     assert done.stdout.count(f"  router http://127.0.0.1:{port}: ") == 2
     again = within("autoscale", "advise", "--replay", str(file))
     assert (again.returncode, again.stdout) == (4, done.stdout)
+
+
+def test_the_run_that_is_watched_says_who_died_and_how_it_ended(tmp_path: Path) -> None:
+    """Its prefill is killed; then the run fails. Exit code 4, as of doctor where it can ask nothing."""
+    run, directory = living(tmp_path, "blue"), RunDir.of(tmp_path, "blue")
+    env = {**os.environ, "PDCTL_HOME": str(tmp_path)}
+    words = ("autoscale", "advise", "--run", "blue", "--count", "2", "--interval", "0.1s", "--timeout", "1s")
+    killed = dataclasses.replace(run.process("prefill-0"), generation=1, exit=Exit(0, signal.SIGKILL, time.time()))
+    others = tuple(one for one in run.processes if one.name != "prefill-0")
+    directory.save(dataclasses.replace(run, state=State.SERVING, processes=(killed, *others)))
+    done = within(*words, env=env)
+    assert (done.returncode, done.stderr) == (4, "nothing could be observed\n")
+    assert done.stdout.count("  prefill-0 was killed by SIGKILL (from outside, or OOM-killed: see dmesg)") == 2
+    said = "run blue failed: prefill-0 was killed by SIGKILL: nothing of it can be asked\n  fix: pdctl diagnose "
+    said += "--run blue\n"
+    failed = dataclasses.replace(run, state=State.FAILED, outcome=RunOutcome("prefill-0 was killed by SIGKILL", code=1))
+    argv = [sys.executable, "-m", "pdctl", *words[:4], "--interval", "0.1s", "--timeout", "1s"]
+    with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline(), "a look while it goes on"
+        directory.save(failed)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (4, f"error: {said}"), out
+    done = within(*words, env=env)
+    assert (done.returncode, done.stdout, done.stderr) == (4, "", f"error: {said}")
