@@ -12,14 +12,13 @@ ENTRIES: tuple[Entry, ...] = (
         "{sender|the router} sends no bootstrap port for {instance|a prefill}: decode will dial "
         "{observed|its own port} instead of {expected|the prefill's}",
         "A router that was not told a prefill's bootstrap port sends null with every request, and the receiving "
-        "decode replaces null by its own --disaggregation-bootstrap-port without a word. Where that is not the "
-        "prefill's port, the room's page list goes to another prefill or to nobody: the prefill that got the "
-        "request waits for a decode that never calls, decode waits for KV cache that never comes, and both give up "
-        "after 300 s. Several prefills on one host: the first works, every request to the others hangs. Health, "
-        "readiness and the servers' own warm-up stay green, because none of them crosses from prefill to decode. "
-        "Recognised by `None` beside the URL in the router's start line, by a prefill entry without the key "
-        "bootstrap_port in the router's GET /workers, and by a prefill that logs a room it never got a request for. "
-        "Next: the router's command line.",
+        "decode silently replaces null with its own --disaggregation-bootstrap-port. Where that is not the prefill's "
+        "port, the room's page list goes to another prefill or to nobody: the prefill that got the request waits for "
+        "a decode that never calls, decode waits for KV cache that never comes, and both give up after 300 s. Several "
+        "prefills on one host: the first works, every request to the others hangs. Health, readiness and the servers' "
+        "own warm-up stay green, because none of them crosses from prefill to decode. Recognised by `None` beside the "
+        "URL in the router's start line, by a prefill entry without the key bootstrap_port in the router's GET "
+        "/workers, and by a prefill that logs a room it never got a request for. Next: the router's command line.",
         "start the router with the port of every prefill: --prefill {url} {port}",
         (Needs.TOPOLOGY, Needs.ROUTER),
         "SGLang 0.5.3 to 0.5.23 behind sglang-router up to 0.3.2, smg 1.13.0 or mini_lb, when started without ports",
@@ -31,12 +30,11 @@ ENTRIES: tuple[Entry, ...] = (
         "bootstrap-port-wrong",
         Severity.ERROR,
         "{sender|the router} sends bootstrap port {observed|A} for {instance|a prefill}, which listens on {expected|B}",
-        "Decode dials the address it was sent. Nobody listens there, so it cannot learn the prefill's ranks: it "
-        'logs "Could not fetch prefill parallel info from bootstrap_addr" (older releases: "Error fetching '
-        'prefill parallel info", and some crash the scheduler), the request fails after its retries, and the '
-        "prefill waits for its 300 s. The routers check nothing: smg 1.13.0 tries one TCP connection at "
-        "registration and only warns. Next: compare the port in the router's list with "
-        "--disaggregation-bootstrap-port of that prefill.",
+        "Decode dials the address it was sent. Nobody listens there, so it cannot learn the prefill's ranks: it logs "
+        '"Could not fetch prefill parallel info from bootstrap_addr" (older releases: "Error fetching prefill '
+        'parallel info", and some crash the scheduler), the request fails after its retries, and the prefill waits '
+        "out its 300 s timeout. The routers check nothing: smg 1.13.0 tries one TCP connection at registration and "
+        "only warns. Next: compare the port in the router's list with --disaggregation-bootstrap-port of that prefill.",
         "start the router with --prefill {url} {port}",
         (Needs.TOPOLOGY, Needs.ROUTER, Needs.ENDPOINT),
         "every SGLang and every router",
@@ -47,12 +45,12 @@ ENTRIES: tuple[Entry, ...] = (
         "PD203",
         "bootstrap-ports-swapped",
         Severity.ERROR,
-        "the router has the bootstrap ports of {instance|one prefill} and {other|another} exchanged",
-        "Both ports answer, so every look at a single server is green. But each request goes to one prefill while "
+        "the router has the bootstrap ports of {instance|one prefill} and {other|another} swapped",
+        "Both ports answer, so every check of a single server is green. But each request goes to one prefill while "
         "its decode is sent to the other one's bootstrap server: the prefill that was contacted keeps a room for "
-        "which it has no request, the one with the request never hears from a decode, and every room ends at the "
-        "300 s timeout. Recognised by crosswise rooms in the two prefill logs. Next: the order of the --prefill "
-        "arguments.",
+        "which it has no request, the one with the request never hears from a decode, and every room ends at the 300 "
+        "s timeout. Recognised by two prefill logs, each of which has rooms whose requests went to the other. Next: "
+        "the order of the --prefill arguments.",
         "start the router with --prefill {url} {port} --prefill {other_url} {other_port}",
         (Needs.TOPOLOGY, Needs.ROUTER, Needs.ENDPOINT),
         "every SGLang and every router",
@@ -63,7 +61,7 @@ ENTRIES: tuple[Entry, ...] = (
         "PD204",
         "bootstrap-port-collision",
         Severity.ERROR,
-        "bootstrap port {observed|8998} of one host is given to {instance|one prefill}, and to {other|another}",
+        "{instance|one prefill} and {other|another} on one host are both given bootstrap port {observed|8998}",
         "Only one of the two can listen. SGLang does not stop when its bootstrap server cannot bind: a thread logs "
         '"Server error" and the process goes on, healthy and without a bootstrap server. Decodes then reach the '
         "neighbour's bootstrap server and fetch the wrong prefill's ranks. 8998 is the default of every instance, "
@@ -81,12 +79,12 @@ ENTRIES: tuple[Entry, ...] = (
         Severity.ERROR,
         "nothing answers as a bootstrap server at the bootstrap address of {instance|a prefill}: {observed|refused, or "
         "no route}",
-        "The first thing a decode does for a prefill is GET /route at its bootstrap port. When that cannot be "
-        "reached from the decode's network, every room to this prefill fails, whatever else works. Usual causes: "
-        "the prefill listens on 127.0.0.1 (SGLang's default host), a firewall or Kubernetes Service passes only the "
-        "HTTP port, the bootstrap server could not bind and the process went on without it, or the instance is not "
-        "a prefill at all. Only prefill listens on this port; decode dials. Next: the prefill's own host, then the "
-        "path from the decode's host.",
+        "The first thing a decode does for a prefill is GET /route at its bootstrap port. If that port cannot be "
+        "reached from the decode's network, every room to this prefill fails, whatever else works. Usual causes: the "
+        "prefill listens on 127.0.0.1 (SGLang's default host), a firewall or Kubernetes Service passes only the HTTP "
+        "port, the bootstrap server could not bind and the process went on without it, or the instance is not a "
+        "prefill at all. Only prefill listens on this port; decode dials. Next: the prefill's own host, then the path "
+        "from the decode's host.",
         "run this on the host of the decode: curl -sS http://{host}:{port}/health",
         (Needs.ENDPOINT,),
         "every SGLang",
@@ -100,9 +98,9 @@ ENTRIES: tuple[Entry, ...] = (
         "{sender|the router} sends port {observed|A} for {instance|a prefill}: that is its HTTP port, the bootstrap "
         "server listens on {expected|B}",
         "The engine's HTTP server answers 404 to a decode's GET /route, so no rank of the prefill can be found and "
-        'every room fails with "Could not fetch prefill parallel info". The mistake hides because the port is '
-        "open and answers /health with 200. It is right in one case alone: SGLANG_RUST_SERVER serves the bootstrap "
-        "routes on the HTTP port. Next: the second word after --prefill on the router's command line.",
+        'every room fails with "Could not fetch prefill parallel info". The mistake hides because the port is open '
+        "and answers /health with 200. It is right in one case only: SGLANG_RUST_SERVER serves the bootstrap routes "
+        "on the HTTP port. Next: the second value after --prefill on the router's command line.",
         "start the router with --prefill {url} {port}",
         (Needs.TOPOLOGY, Needs.ROUTER, Needs.ENDPOINT),
         "every SGLang",
@@ -133,9 +131,9 @@ ENTRIES: tuple[Entry, ...] = (
         "the router reaches {instance|a server} as {observed|127.0.0.1}: decode on another host will dial itself",
         "The router passes the host of the prefill's URL on as bootstrap_host, as typed. A decode elsewhere then "
         "connects to its own loopback: \"HTTPConnectionPool(host='127.0.0.1', port=8998)\" with connection refused, "
-        "or, worse, the bootstrap server of a neighbour that happens to listen there. It works as long as "
-        "everything shares one host. Next: the URLs on the router's command line, and --host of the engines (SGLang "
-        "listens on 127.0.0.1 unless told).",
+        "or, worse, the bootstrap server of a neighbour that happens to listen there. It works as long as everything "
+        "shares one host. Next: the URLs on the router's command line, and --host of the engines (SGLang listens on "
+        "127.0.0.1 unless told otherwise).",
         "start the router with an address that every host reaches: --prefill http://{host}:{port}",
         (Needs.TOPOLOGY, Needs.ROUTER),
         "every SGLang and every router",
@@ -163,13 +161,13 @@ ENTRIES: tuple[Entry, ...] = (
         "PD210",
         "rank-unreachable",
         Severity.ERROR,
-        "{instance|a prefill} registered a rank at {observed|an address}, which takes no connection from here",
-        "Each room's page list goes straight from a decode rank to the ZMQ port of a prefill rank, at the address "
-        "the rank registered: a random port on an address it found for itself (the first interface that looks "
-        "right, unless SGLANG_HOST_IP says otherwise). If decode cannot reach it, the message waits in a queue, "
-        "nothing is logged on prefill, and the room ends at the bootstrap timeout. Bridges, docker networks and "
-        "second NICs are the usual reason, firewalls that pass only known ports the next. Next: SGLANG_HOST_IP on "
-        "the prefill's host, then the firewall.",
+        "{instance|a prefill} registered a rank at {observed|an address}, which accepts no connection from here",
+        "Each room's page list goes straight from a decode rank to the ZMQ port of a prefill rank, at the address the "
+        "rank registered: a random port on an address it found for itself (the first interface that looks right, "
+        "unless SGLANG_HOST_IP says otherwise). If decode cannot reach it, the message waits in a queue, nothing is "
+        "logged on prefill, and the room ends at the bootstrap timeout. The usual reasons are bridges, docker "
+        "networks and second NICs, then firewalls that pass only known ports. Next: SGLANG_HOST_IP on the prefill's "
+        "host, then the firewall.",
         "set SGLANG_HOST_IP on every host of {instance} to an address that decodes reach",
         (Needs.ENDPOINT,),
         "every SGLang",
@@ -180,8 +178,8 @@ ENTRIES: tuple[Entry, ...] = (
         "PD211",
         "stale-rank-addresses",
         Severity.WARNING,
-        "{instance|a prefill} is reached through {observed|a name that stays}: decodes keep its old rank addresses "
-        "after it is replaced",
+        "{instance|a prefill} is reached through {observed|a stable name}: decodes keep its old rank addresses after "
+        "it is replaced",
         "Decode remembers the ranks of a prefill by the address it was given, and forgets them only when two "
         "heartbeats in a row fail. Behind a Service or another stable name a replaced prefill answers the next "
         "heartbeat at once, so the cached rank endpoints of the dead process stay, and every request through them "
@@ -200,11 +198,11 @@ ENTRIES: tuple[Entry, ...] = (
         Severity.WARNING,
         "{instance|a prefill} listens on 0.0.0.0 and this release registers its ranks at http://0.0.0.0",
         "A single-node prefill registers its ranks at the address it listens on. Before 0.5.14 a wildcard was not "
-        "translated: the rank calls http://0.0.0.0, which proxies refuse with 403, the server prints warnings only, "
-        'stays up, and answers every decode with 503 "not fully registered". With --dist-init-addr the '
-        "registration goes there instead and the wildcard does no harm. Next: the prefill's log, \"Prefill instance "
-        'failed to register to bootstrap server".',
-        "start {instance} with --host <its own address>",
+        "translated: the rank calls http://0.0.0.0, which proxies refuse with 403; the server only prints warnings, "
+        'stays up, and answers every decode with 503 "not fully registered". With --dist-init-addr the registration '
+        "goes there instead and the wildcard does no harm. Next: the prefill's log, \"Prefill instance failed to "
+        'register to bootstrap server".',
+        "start {instance} with the address of its own host as --host",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
         "SGLang before 0.5.14, single-node prefill without --dist-init-addr",
         "sglang 0.5.13.post1 and 0.5.14 source (disaggregation/common/conn.py)",
@@ -245,7 +243,7 @@ ENTRIES: tuple[Entry, ...] = (
         "PD215",
         "annotation-differs",
         Severity.ERROR,
-        "{instance|a prefill}: annotation sglang.ai/bootstrap-port says {observed|A}, the engine listens on "
+        "{instance|a prefill}: annotation sglang.ai/bootstrap-port says {observed|A}, but the engine listens on "
         "{expected|B}",
         "A discovering router believes the annotation and never asks the pod. When it differs from "
         "--disaggregation-bootstrap-port, or is not a number, every room to this prefill goes to a port where "
@@ -293,11 +291,11 @@ ENTRIES: tuple[Entry, ...] = (
         "port-collision",
         Severity.ERROR,
         "port {observed|N} is wanted twice: {instance|one server} and {other|another}",
-        "Beside its HTTP port an SGLang instance takes a bootstrap port (prefill), a rendezvous port, and with DP "
+        "Besides its HTTP port an SGLang instance takes a bootstrap port (prefill), a rendezvous port, and with DP "
         "attention a block of internal ports that is counted from the rendezvous port or from --port + 233. Two "
-        "instances on one host with neighbouring ports overlap without any flag looking equal. The later one ends "
-        'with "Address already in use" or "port_base at N is not available in 30 seconds"; where only a side '
-        "channel collides it may talk to the other instance. Next: the port list of both, `pdctl plan` prints it.",
+        "instances on one host with neighbouring ports overlap without any flag looking equal. The one started later "
+        'ends with "Address already in use" or "port_base at N is not available in 30 seconds"; where only a side '
+        "channel collides, it may talk to the other instance. Next: the port list of both (`pdctl plan` prints it).",
         "{fix|move one of them with --port, --dist-init-addr or --disaggregation-bootstrap-port}",
         (Needs.TOPOLOGY, Needs.HOST),
         "every SGLang; the derived ports differ by release",
@@ -311,8 +309,8 @@ ENTRIES: tuple[Entry, ...] = (
         "{instance|a prefill} runs the Rust server: its bootstrap port is its HTTP port {expected|A}, not {observed|B}",
         "With SGLANG_RUST_SERVER the bootstrap routes are served on the API port and the separate port does not "
         "exist. SGLang logs that disaggregation_bootstrap_port changed, and refuses to start with an explicit value "
-        "other than the API port. Router and decode must use the API port as bootstrap port; anything that still "
-        "says 8998 waits for nothing. Next: the environment of the prefill, then the router's port for it.",
+        "other than the API port. Router and decode must use the API port as bootstrap port; anything that still says "
+        "8998 waits in vain. Next: the environment of the prefill, then the router's port for it.",
         "drop --disaggregation-bootstrap-port and start the router with --prefill {url} {port}",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
         "SGLang 0.5.17 and later with SGLANG_RUST_SERVER",
@@ -323,11 +321,11 @@ ENTRIES: tuple[Entry, ...] = (
         "PD220",
         "router-host-not-ip",
         Severity.ERROR,
-        "the router cannot listen on `{observed|a name}`: it takes an IP address only",
-        "sglang-router reads --host as a socket address and accepts an IPv4 literal or an IPv6 literal in brackets. "
-        'A host name (also localhost) or a bare IPv6 address ends the start with "invalid socket address syntax", '
+        "the router cannot listen on `{observed|localhost}`: it takes only an IP address",
+        "sglang-router reads --host as a socket address and accepts an IPv4 literal or an IPv6 literal in brackets. A "
+        'host name (also localhost) or a bare IPv6 address makes the start fail with "invalid socket address syntax", '
         "which names neither the flag nor the value. Next: --host on the router's command line.",
-        "start the router with --host {expected}",
+        "start the router with --host {expected|ADDRESS}",
         (Needs.TOPOLOGY, Needs.LOG),
         "sglang-router 0.2.x to 0.3.2; smg takes a bare IPv6 address, and names the value",
         "measured with sglang-router 0.3.2 and smg 1.13.0",
@@ -342,9 +340,9 @@ ENTRIES: tuple[Entry, ...] = (
         "A Service finds its pods by their labels alone. When no pod carries all labels of the selector, the Service "
         "has no endpoints: its name resolves, and every connection is refused or times out. Nothing reports it: the "
         "pods are ready, the Service exists, and the router says that the worker cannot be reached. Usual reasons are "
-        "a typing error, labels on the workload instead of on its pod template, and another namespace. Next: kubectl "
-        "get endpoints of that Service.",
-        "set the selector of Service {instance} to {labels}",
+        "a typo, labels on the workload instead of on its pod template, and another namespace. Next: `kubectl get "
+        "endpoints` of that Service.",
+        "set the selector of Service {instance|NAME} to {labels|the labels of its pods}",
         (Needs.TOPOLOGY,),
         "every Kubernetes",
         "Kubernetes documentation",
@@ -358,7 +356,7 @@ ENTRIES: tuple[Entry, ...] = (
         "listens there: declaring a containerPort opens nothing. Connections to that port are refused while the "
         "pods are ready. A targetPort by name must be the name of a declared containerPort. Next: --port of the "
         "engine or router, beside the targetPort.",
-        "set that targetPort of Service {instance} to {port}",
+        "set the targetPort of Service {instance|NAME} to {port}",
         (Needs.TOPOLOGY,),
         "every Kubernetes",
         "Kubernetes documentation",
@@ -367,12 +365,12 @@ ENTRIES: tuple[Entry, ...] = (
         "PD223",
         "router-dials-closed-port",
         Severity.ERROR,
-        "the router calls {url|a URL}, but {expected|nobody listens at that port}",
+        "the router calls {url|a URL}, but {expected|nobody listens on that port}",
         "The port in a --prefill or --decode URL is the one that the engine's HTTP server listens on, or that its "
         "Service publishes (`port`, not `targetPort`). At any other port the connection is refused, the router "
         "retries for up to 1800 s, and serves without that worker or not at all. Next: the router's URL beside the "
         "Service and the engine's --port.",
-        "give the router {right} instead",
+        "give the router {right|http://HOST:PORT} instead",
         (Needs.TOPOLOGY,),
         "every router",
         "Kubernetes documentation; measured with sglang-router 0.3.2",
@@ -381,12 +379,12 @@ ENTRIES: tuple[Entry, ...] = (
         "PD224",
         "listens-on-loopback",
         Severity.ERROR,
-        "{instance|a server} listens on {observed|127.0.0.1} alone, where {expected|its Service} cannot connect",
+        "{instance|a server} listens only on {observed|127.0.0.1}, to which {expected|its Service} cannot connect",
         "SGLang listens on 127.0.0.1 unless it is given --host, and so does the bootstrap server of a prefill. In a "
         "pod or a container that is the loopback of this pod alone: a Service, a router in another pod and the "
-        "kubelet's httpGet and tcpSocket probes come to the pod's address, where the connection is refused. The engine "
-        "itself is fine and its log shows nothing. A probe of the kind exec, or one with `host: 127.0.0.1` in a pod "
-        "with hostNetwork, does reach it. Next: --host on the engine's command line.",
+        "kubelet's httpGet and tcpSocket probes come to the pod's address, where the connection is refused. The "
+        "engine itself is fine and its log shows nothing. An exec probe, or one with `host: 127.0.0.1` in a pod with "
+        "hostNetwork, does reach it. Next: --host on the engine's command line.",
         "start {instance} with --host {host}",
         (Needs.TOPOLOGY,),
         "every SGLang",
@@ -399,10 +397,10 @@ ENTRIES: tuple[Entry, ...] = (
         Severity.ERROR,
         "{instance|a server} cannot listen on {observed|its address}",
         'A server listens on an address of its own machine, at a port that its user may open. "Cannot assign '
-        "requested address\" says that no interface has the address of --host: it is another machine's, a "
-        'Service\'s, or one that the interface does not have yet. "Permission denied" says that the port is below '
-        "1024 or reserved. The process ends at once, and what should call it finds nobody there. Next: --host and "
-        "--port of that process, beside `ip -br address` on its machine.",
+        "requested address\" says that no interface has the address of --host: it is another machine's, a Service's, "
+        'or one that the interface does not have yet. "Permission denied" says that the port is below 1024 or '
+        "reserved. The process ends at once, and whatever calls it finds nobody there. Next: --host and --port of "
+        "that process, beside `ip -br address` on its machine.",
         "{fix|give --host an address that `ip -br address` lists on that machine}",
         (Needs.LOG,),
         "every server",
@@ -416,8 +414,8 @@ ENTRIES: tuple[Entry, ...] = (
         "In a cluster a host is the name of a Service (svc, svc.ns, svc.ns.svc.cluster.local), or of a pod of a "
         "StatefulSet or LeaderWorkerSet under its headless Service (pod.svc); in a compose file it is a service, a "
         "container_name or an alias. A name that is not there does not resolve: the router retries for up to 1800 s, "
-        "and serves without that worker or not at all. An engine is there that the router does not call. Next: the "
-        "router's URLs beside the names of the Services.",
+        "and serves without that worker or not at all. Meanwhile an engine runs that the router never calls. Next: "
+        "the router's URLs beside the names of the Services.",
         "{fix|give the router the name of a Service}",
         (Needs.TOPOLOGY,),
         "every router",

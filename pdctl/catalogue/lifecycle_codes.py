@@ -10,12 +10,12 @@ ENTRIES: tuple[Entry, ...] = (
         "breakers-open",
         Severity.ERROR,
         "the router has stopped using {worker|a worker}: the circuit breaker is {observed|open}",
-        "After failures in a row a router takes a worker out for 60 s (ten failures open it, three successes close "
-        'it). With every breaker of a role open it answers 503 "all circuits open or unhealthy" to everything, '
-        "while /workers says is_healthy: true and /readiness says ready; only the metric smg_worker_cb_state shows "
-        "it. sglang-router books a failed pair on both members, so one broken prefill opens the decodes' breakers "
-        "as well, and older ones counted a client's 4xx too. A breaker is an effect: find the first failures before "
-        'it. Next: the router\'s log just before "Circuit breaker state transition".',
+        "A router takes a worker out for 60 s when its circuit breaker opens (ten failures in a row open it, three "
+        'successes close it). With every breaker of a role open it answers 503 "all circuits open or unhealthy" to '
+        "everything, while /workers says is_healthy: true and /readiness says ready; only the metric "
+        "smg_worker_cb_state shows it. sglang-router counts a failed pair against both members, so one broken prefill "
+        "opens the decodes' breakers as well, and older ones counted a client's 4xx too. A breaker is an effect: find "
+        'the first failures before it. Next: the router\'s log just before "Circuit breaker state transition".',
         "repair the first failure in the log of the router and wait 60 s",
         (Needs.ROUTER,),
         "sglang-router 0.2.x to 0.3.2, smg 1.13.0",
@@ -29,10 +29,9 @@ ENTRIES: tuple[Entry, ...] = (
         "router-not-ready",
         Severity.ERROR,
         "the router is not ready: {observed|a role has no healthy worker}",
-        "/readiness answers 503 while a role has no healthy worker that is registered. Registration retries for up "
-        "to 1800 s, and a worker that cannot be reached is not listed at all. The opposite is no proof: /readiness "
-        "knows nothing of breakers, ports or roles. Next: GET /workers, then the router's log, "
-        '"detect_connection_mode".',
+        "/readiness answers 503 while a role has no registered, healthy worker. Registration retries for up to 1800 "
+        "s, and a worker that cannot be reached is not listed at all. A ready router proves little: /readiness knows "
+        'nothing of breakers, ports or roles. Next: GET /workers, then the router\'s log, "detect_connection_mode".',
         "curl -sS {url}/workers",
         (Needs.ROUTER,),
         "sglang-router 0.3.2, smg 1.13.0",
@@ -48,7 +47,8 @@ ENTRIES: tuple[Entry, ...] = (
         'leave one out with a single line in the log ("already exists"). Old routers were reported to list both '
         'sides and still find no pair ("Failed to select PD pair"), when health, policy or model id did not '
         "match. Next: the address in the router's list against the engine's.",
-        'curl -X POST {router}/workers -d \'{"url": "{url}", "worker_type": "{role}", "bootstrap_port": {port}}\'',
+        'curl {router}/workers -H \'content-type: application/json\' -d \'{"url": "{url}", "worker_type": '
+        '"{role}", "bootstrap_port": {port}}\'',
         (Needs.ROUTER,),
         "every router",
         "measured with sglang-router 0.3.2 and smg 1.13.0",
@@ -59,10 +59,10 @@ ENTRIES: tuple[Entry, ...] = (
         "instance-down",
         Severity.ERROR,
         "{instance|an instance} does not answer: {observed|refused, or silent}",
-        'The process is gone, still starting, or stuck. Rooms it held fail on the other side with "might be dead" '
-        "or a timeout; those are echoes. One that broke in a role switch answers 503 until it is started again; a "
-        'prefill of sglang 0.5.23 that keeps a prefix cache and became a decode dies of "pool memory leak detected" '
-        "(start it with --disable-radix-cache). Next: the last lines of its own log.",
+        'The process is gone, still starting, or stuck. Rooms it held fail on the other side with "might be dead" or '
+        "a timeout; those are echoes. An instance that broke in a role switch answers 503 until it is started again; "
+        'a prefill of sglang 0.5.23 that keeps a prefix cache and became a decode dies with "pool memory leak '
+        'detected" (start it with --disable-radix-cache). Next: the last lines of its own log.',
         "{look|pdctl status}",
         (Needs.ENDPOINT, Needs.LOG),
         "every engine",
@@ -75,8 +75,8 @@ ENTRIES: tuple[Entry, ...] = (
         "{instance|an engine} answers {observed|its health check}, which does not prove that prefill reaches decode",
         "/health says that the process listens. /health_generate and SGLang's warm-up run one request against a "
         "made-up peer (host 2.2.2.2, room 0), so they pass on a decode whose KV path is broken. sglang-router's own "
-        "/health_generate says yes with no decode alive. Only a real request through a pair proves the pair. Next: "
-        "the canary.",
+        "/health_generate says yes even with no decode alive. Only a real request through a pair proves the pair. "
+        "Next: the canary.",
         "{next|run the same command with --canary}",
         (Needs.ENDPOINT, Needs.ROUTER),
         "every SGLang and every router",
@@ -90,10 +90,10 @@ ENTRIES: tuple[Entry, ...] = (
         "{instance|an engine}: {observed|a very long time limit} makes failures look like hangs (default "
         "{expected|300 s})",
         "Values of 100000 s, and heartbeat failures counted in millions, come from benchmark recipes where a slow "
-        "start must not end the run. In service they mean that a lost room is never given up: slots leak, queues "
+        "start must not end the run. In production they mean that a lost room is never given up: slots leak, queues "
         "fill, and the first sign is that nothing works. The timeouts were at 1200 s in one report and the rooms "
         "still failed: look for the cause instead. Next: where the value was copied from.",
-        "remove {name}",
+        "remove {name|the setting}",
         (Needs.TOPOLOGY, Needs.HOST),
         "every SGLang",
         "sglang 0.5.3 to 0.5.23 source; published recipes",
@@ -103,11 +103,11 @@ ENTRIES: tuple[Entry, ...] = (
         "PD607",
         "k8s-probe",
         Severity.WARNING,
-        "{instance|a pod}: {observed|its readiness probe is true before the model is loaded}",
-        "A TCP or `exit 0` readiness probe is true before the model is loaded, and decodes are sent to a bootstrap "
+        "{instance|a pod}: {observed|its readiness probe succeeds before the model is loaded}",
+        "A TCP or `exit 0` readiness probe succeeds before the model is loaded, and decodes are sent to a bootstrap "
         "server without ranks. /health_generate as liveness needs a free slot in the batch and gets a busy, healthy "
-        "pod killed; so does a threshold of one or a timeout below a forward pass. Neither kind of probe proves "
-        "that prefill reaches decode. Next: the container's probes.",
+        "pod killed; so does a failure threshold of 1 or a timeout shorter than a forward pass. Neither kind of probe "
+        "proves that prefill reaches decode. Next: the container's probes.",
         "{fix|set readinessProbe to httpGet: {path: /health, port: 30000}}",
         (Needs.TOPOLOGY,),
         "every SGLang on Kubernetes",
@@ -119,10 +119,10 @@ ENTRIES: tuple[Entry, ...] = (
         "untagged-image",
         Severity.WARNING,
         "{instance|a pod} runs image {observed|X:latest}: nobody can say which release that is",
-        "An image without a tag, or :latest, is whatever was pushed last when the node pulled it. Prefill and "
-        "decode pulled on different days are different releases, whose messages do not fit (PD310); a pinned router "
-        "beside an unpinned engine is a common sample. Next: the images of all roles.",
-        "pin the image to a tag: {image}:<tag>",
+        "An image without a tag, or :latest, is whatever was pushed last when the node pulled it. Prefill and decode "
+        "pulled on different days are different releases, which may not understand each other (PD310); published "
+        "samples often pin the router and not the engine. Next: the images of all roles.",
+        "pin the image to a tag: {image}:TAG",
         (Needs.TOPOLOGY,),
         "every SGLang",
         "published Kubernetes samples",
@@ -131,7 +131,7 @@ ENTRIES: tuple[Entry, ...] = (
         "PD609",
         "grace-too-short",
         Severity.WARNING,
-        "{instance|a pod} is killed {observed|too soon} after SIGTERM: requests under way need up to {expected|180 s}",
+        "{instance|a pod} is killed {observed|too soon} after SIGTERM: requests in flight need up to {expected|180 s}",
         "SGLang aborts what is in flight when it is told to end, and Kubernetes kills the pod when the grace period "
         "is over (30 s unless set). Each rollout then drops the requests of that pod, and each dropped prefill "
         "takes rooms of decode with it. Drain from the outside in: router first, then prefill, then decode. "
@@ -147,11 +147,11 @@ ENTRIES: tuple[Entry, ...] = (
         "PD610",
         "canary-failed",
         Severity.ERROR,
-        "{prefill|a prefill} cannot feed {decode|a decode}: {observed|no whole answer came back}",
-        "A real request with a fresh room was sent to both legs of this pair, and did not come back whole within "
-        "its deadline. A pair that fails alone points at the path between the two (port, address, NIC); a row of "
-        "them at the prefill, a column at the decode. Streams that begin with 200 and end early count as failed, "
-        "and so does a finish_reason of abort. Next: pdctl trace-room with the room it names.",
+        "{prefill|a prefill} cannot feed {decode|a decode} ({observed|no complete answer came back})",
+        "A real request with a fresh room was sent to both legs of this pair, and no complete answer came back within "
+        "its deadline. A pair that fails alone points at the path between the two (port, address, NIC); a row of them "
+        "at the prefill, a column at the decode. Streams that begin with 200 and end early count as failed, and so "
+        "does a finish_reason of abort. Next: pdctl trace-room with the room it names.",
         "pdctl trace-room {room}",
         (Needs.CANARY,),
         "every SGLang",
@@ -181,11 +181,11 @@ ENTRIES: tuple[Entry, ...] = (
         "PD612",
         "slow-error",
         Severity.WARNING,
-        "{instance|the deployment} took {observed|long} to refuse a bad request; under {expected|5 s} is expected",
-        "A request that one side refuses at once must fail at once. Where the other leg is not cancelled the client "
-        "waits for its timeout, up to 300 s. sglang-router 0.3.2 waits for decode to end before it reacts to a "
-        "failed prefill; smg cancels it. With NIXL before 0.5.20 decode is not told of a failure at prefill at all. "
-        'Next: the router\'s log, "Prefill server error", "This will cause decode timeout".',
+        "{instance|the deployment} took {observed|too long} to refuse a bad request; under {expected|5 s} is expected",
+        "A request that one side refuses at once must fail at once. Where the other leg is not cancelled, the client "
+        "waits for its timeout, up to 300 s. sglang-router 0.3.2 waits for decode to end before it reacts to a failed "
+        "prefill; smg cancels the decode's leg. With NIXL before 0.5.20 decode is not told of a failure at prefill at "
+        'all. Next: the router\'s log, "Prefill server error", "This will cause decode timeout".',
         "use a router that cancels the other leg (smg 1.13.0, or that of pdctl)",
         (Needs.CANARY,),
         "sglang-router up to 0.3.2; SGLang with NIXL before 0.5.20",
@@ -197,7 +197,7 @@ ENTRIES: tuple[Entry, ...] = (
         "PD613",
         "queue-leak",
         Severity.ERROR,
-        "{instance|an engine} still holds requests after everything ended: {observed|a queue is not empty}",
+        "{instance|an engine} still holds requests after every request has ended: {observed|a queue is not empty}",
         "A queue that does not return to zero after the last request has leaked a slot: a client that left, an "
         "aborted transfer, or a room whose other half never came. Leaks add up until nothing is admitted. With NIXL "
         "before 0.5.18 prefill has no bootstrap timeout, so such a room stays for good. Next: trace-room for the "
@@ -212,13 +212,13 @@ ENTRIES: tuple[Entry, ...] = (
         "PD614",
         "public-bind",
         Severity.WARNING,
-        "{instance|an engine} listens on {observed|every address}: whoever reaches that port can use it",
-        "Neither the bootstrap server of SGLang nor its ranks' ports know any authentication (pdctl's own engine asks "
-        "for proof there where it has a deployment secret: docs/security.md). A stranger can register ranks, "
-        "read addresses, announce rooms for which prefill never has a request and which it keeps for ever, or crash "
-        "a thread with junk. --api-key protects the HTTP API alone. Only the router and the other engines need to "
-        "reach an engine. Next: who can reach the port, not only who is meant to.",
-        "start {instance} with the address of its private network as --host",
+        "{instance|an engine} listens on {observed|every address}: anyone who can reach the ports can use them",
+        "Neither the bootstrap server of SGLang nor its ranks' ports have any authentication (pdctl's own engine asks "
+        "for proof there where it has a deployment secret: docs/security.md). A stranger can register ranks, read "
+        "addresses, announce rooms that prefill keeps for ever because no request comes for them, or crash a thread "
+        "with junk. --api-key protects the HTTP API alone. Only the router and the other engines need to reach an "
+        "engine. Next: who can reach the port, not only who is meant to.",
+        "start {instance} with an address of the private network as --host",
         (Needs.TOPOLOGY, Needs.ENDPOINT, Needs.HOST),
         "every SGLang",
         "sglang 0.5.3 to 0.5.23 source",
@@ -257,7 +257,7 @@ ENTRIES: tuple[Entry, ...] = (
         "PD617",
         "heartbeat-false-alarm",
         Severity.WARNING,
-        "{instance|decode}: {observed|a busy prefill was taken for dead}",
+        "{instance|decode}: {observed|a busy prefill is taken for dead}",
         "Decode asks each prefill's bootstrap server for /health every 5 s and gives the prefill up after two "
         'misses in a row; all its rooms fail with "Lost connection with prefill instance" (before 0.5.14 also '
         '"Losing connection"). An event loop starved by load or compilation misses beats while the prefill is '
@@ -274,11 +274,11 @@ ENTRIES: tuple[Entry, ...] = (
         "router-start-refused",
         Severity.ERROR,
         "the router cannot serve these roles: {observed|a role has no address}",
-        "A router in PD mode wants at least one --prefill and one --decode, or service discovery with selectors: "
-        'otherwise "PD disaggregation mode requires --prefill" ends it (a missing --decode alone is accepted: '
-        "every request then gets 503). Some smg builds after August 2026 switch to another mode when discovery is "
-        'on, and crash-loop with "Regular mode with service discovery requires a non-empty selector". Next: the '
-        "first line of its log.",
+        "A router in PD mode needs at least one --prefill and one --decode, or service discovery with selectors: "
+        'otherwise it ends with "PD disaggregation mode requires --prefill" (a missing --decode alone is accepted: '
+        "every request then gets 503). Some smg builds after August 2026 switch to another mode when discovery is on, "
+        'and crash-loop with "Regular mode with service discovery requires a non-empty selector". Next: the first '
+        "line of its log.",
         "{fix|start the router with --pd-disaggregation --prefill http://HOST:PORT BOOTSTRAP-PORT --decode "
         "http://HOST:PORT}",
         (Needs.TOPOLOGY,),
@@ -290,11 +290,11 @@ ENTRIES: tuple[Entry, ...] = (
         "PD619",
         "variable-not-expanded",
         Severity.ERROR,
-        "{instance|a pod}: {observed|a variable} reaches the engine as it stands",
+        "{instance|a pod}: {observed|a variable} reaches the engine unexpanded",
         "Kubernetes expands $(NAME) in command and args, and only for variables the container defines (or its "
-        "operator adds). ${NAME} and $NAME are a shell's and stay as they are without one. The engine then takes "
-        "the text for a host or a number and dies, or waits for a rendezvous that cannot happen. Next: env of that "
-        "container.",
+        "operator adds). ${NAME} and $NAME are shell syntax, and stay as they are where no shell runs. The engine "
+        "then takes the text for a host or a number and dies, or waits for a rendezvous that cannot happen. Next: env "
+        "of that container.",
         "write $({name}) and define {name} under env",
         (Needs.TOPOLOGY,),
         "every SGLang on Kubernetes",
@@ -311,10 +311,10 @@ ENTRIES: tuple[Entry, ...] = (
         "has seen any request at all.",
         "start an endpoint of the prefill pool",
         (),
-        "llm-d's endpoint picker, to August 2026",
+        "llm-d's endpoint picker, up to August 2026",
         "public reports",
-        "not checkable, because llm-d's endpoint picker has no list of workers or pairs that pdctl reads; with "
-        "SGLang's routers a pair without prefill fails instead",
+        "llm-d's endpoint picker has no list of workers or pairs that pdctl reads; with SGLang's routers a pair "
+        "without prefill fails instead",
         reports=cited("llm-d-router#2521 llm-d-router#2427"),
     ),
     Entry(
@@ -323,8 +323,8 @@ ENTRIES: tuple[Entry, ...] = (
         Severity.WARNING,
         "{instance|a pod} uses the host's network with dnsPolicy {observed|unset}: cluster names will not resolve",
         "A pod with hostNetwork takes the node's resolver unless told otherwise, so Service names, and a rendezvous "
-        "address by name, are unknown there. The instance waits for its leader or the router cannot reach the pod "
-        "by the name it was given. Next: nslookup of that name inside the pod.",
+        "address by name, are unknown there. The instance then waits for its leader, or the router cannot reach the "
+        "pod by the name it was given. Next: nslookup of that name inside the pod.",
         "set dnsPolicy of that pod to ClusterFirstWithHostNet",
         (Needs.TOPOLOGY,),
         "every SGLang on Kubernetes",

@@ -22,10 +22,10 @@ ENTRIES: tuple[Entry, ...] = (
         "PD902",
         "no-endpoints",
         Severity.ERROR,
-        "no pair to look at: {observed|no instance and no address was given}",
+        "no pair to check: {observed|no instance and no address was given}",
         "Neither a topology with instances nor an address was given, or the deployment has no prefill or no decode, "
         "so no pair exists that could be checked. Next: the arguments of the command.",
-        "pdctl doctor --router http://HOST:PORT",
+        "{fix|pdctl doctor --router http://HOST:PORT}",
         (Needs.TOPOLOGY,),
         "every engine",
         "observed",
@@ -50,10 +50,10 @@ ENTRIES: tuple[Entry, ...] = (
         "api-key-required",
         Severity.ERROR,
         "{url|a server} asks for an API key: {observed|401}",
-        "The server was started with an API key and refuses requests without it, also those that only ask how it "
-        "is. Nothing was learned about it: every check that needs this server is unknown, not passed. pdctl reads "
-        "the key from a variable of the environment, so that it stands in no command line and in no report. Next: "
-        "the key that the server was started with.",
+        "The server was started with an API key and refuses requests without it, including those that only ask for "
+        "its state. Nothing was learned about it: every check that needs this server is unknown, not passed. pdctl "
+        "reads the key from an environment variable, so that it appears in no command line and no report. Next: the "
+        "key that the server was started with.",
         "run the same command with --key-env NAME, the variable that holds the key",
         (Needs.ENDPOINT, Needs.ROUTER),
         "every engine and router with an API key",
@@ -63,11 +63,11 @@ ENTRIES: tuple[Entry, ...] = (
         "PD905",
         "program-not-written",
         Severity.WARNING,
-        "{instance|a service} has flags alone ({observed|--disaggregation-mode prefill}): what its image starts is not "
-        "known",
-        "Its command begins with a flag, so that the entrypoint of its image is the program, and the files do not say "
-        "what that is. The flags read like those of an engine or of a router. It was left out: every check that needs "
-        "it, its ports and its addresses, speaks of a deployment without it. pdctl knows the entrypoints of the "
+        "{instance|a service} has only flags ({observed|--disaggregation-mode prefill}): which program its image "
+        "starts is not known",
+        "Its command begins with a flag, so the entrypoint of its image is the program, and the files do not say "
+        "which one that is. The flags read like those of an engine or of a router. It was left out: every check that "
+        "needs it, its ports or its addresses sees a deployment without it. pdctl knows the entrypoints of the "
         "published images of sglang-router, sgl-model-gateway and smg. Next: the ENTRYPOINT of the image.",
         "write the program in front of the flags (python3 -m sglang_router.launch_router …), as the image has it",
         (Needs.TOPOLOGY,),

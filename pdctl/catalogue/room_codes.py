@@ -27,10 +27,10 @@ ENTRIES: tuple[Entry, ...] = (
         "decode-never-announced",
         Severity.ERROR,
         "{prefill|prefill} waited for a decode that never sent its page list: {observed|it timed out}",
-        "Prefill has the request and computes nothing before decode has announced its pages. Decode did get the "
-        "room, and did not come to the point of announcing: its KV pool or slots were full (PD501), it could not "
-        "fetch the prefill's ranks (PD205, PD209), or its announcement went to an address nobody listens on "
-        "(PD210). Next: the room in decode's log: in the prealloc queue, or an error.",
+        "Prefill has the request and computes nothing before decode has announced its pages. Decode got the room but "
+        "never came to announce it: its KV pool or slots were full (PD501), it could not fetch the prefill's ranks "
+        "(PD205, PD209), or its announcement went to an address nobody listens on (PD210). Next: the room in decode's "
+        "log: in the prealloc queue, or an error.",
         "pdctl doctor --prefill {prefill} --decode {decode}",
         (Needs.LOG,),
         "every SGLang",
@@ -73,9 +73,9 @@ ENTRIES: tuple[Entry, ...] = (
         Severity.ERROR,
         "{prefill|prefill} died before the KV cache was handed over",
         'The prefill process ended, crashed or was killed. Decode notices by heartbeats after about 10 s ("Lost '
-        'connection with prefill instance"), or at its 300 s timeout when it had never contacted it. In some '
-        "releases decode itself stalled while sending to a dead prefill, and its health failed too. Next: the last "
-        "lines of prefill's log, then the kernel's (OOM) at that time.",
+        'connection with prefill instance"), or at its 300 s timeout when it had never contacted it. In some releases '
+        "decode itself stalled while sending to a dead prefill, and its health check failed too. Next: the last lines "
+        "of prefill's log, then the kernel's (OOM) at that time.",
         "pdctl logs {prefill} --tail 50",
         (Needs.LOG,),
         "every SGLang",
@@ -87,9 +87,9 @@ ENTRIES: tuple[Entry, ...] = (
         "client-abort",
         Severity.INFO,
         "{what|the client went away} after {observed|some time}",
-        'The connection to the client closed and both legs were aborted. "Aborted by AbortReq" is what it leaves '
-        "in the logs; the same line is also the echo of a timeout or of a failure on the other side, so the time "
-        "counts: at a client's own timeout it was the client, at 300 s it was a room that hung. Its room counts as "
+        'The connection to the client closed and both legs were aborted. "Aborted by AbortReq" is what it leaves in '
+        "the logs; the same line is also the echo of a timeout or of a failure on the other side, so look at the "
+        "time: at a client's own timeout it was the client, at 300 s it was a room that hung. Its room counts as "
         "aborted, not as failed. POST /abort_request at an engine does the same on behalf of whoever sends it. Next: "
         "the client's timeout.",
         "raise the timeout of the client above the slowest answer",
@@ -104,10 +104,9 @@ ENTRIES: tuple[Entry, ...] = (
         Severity.ERROR,
         "room {room|R} was used for more than one request",
         "Tables on both sides are keyed by the room. A second request with the same number meets the remains of the "
-        'first: KeyError or ValueError in the scheduler, "Duplicate or cancelled bootstrap room", or one '
-        "request's KV cache in the other's answer. It comes from load balancers that let the client choose the "
-        "room, retries that keep it, a resend after a dropped connection (smg 1.13.0), and n > 1 (PD319). Next: who "
-        "drew the room.",
+        'first: KeyError or ValueError in the scheduler, "Duplicate or cancelled bootstrap room", or one request\'s '
+        "KV cache in the other's answer. It comes from load balancers that let the client choose the room, retries "
+        "that keep it, a resend after a dropped connection (smg 1.13.0), and n > 1 (PD319). Next: who chose the room.",
         "draw a fresh random room for every attempt",
         (Needs.LOG,),
         "every SGLang",
@@ -120,10 +119,9 @@ ENTRIES: tuple[Entry, ...] = (
         Severity.ERROR,
         "{prefill|prefill} and {decode|decode} met, but the KV cache never arrived whole: {observed|the end is "
         "missing}",
-        "Both sides had the room and prefill knew decode's pages; what is missing is the end of the transfer. "
-        "Either prefill failed and decode was not told (NIXL before 0.5.20), or chunks were lost, or with NIXL from "
-        "0.5.6 to 0.5.16 the deadline was looked at before the notices of completion. Next: transfer errors in the "
-        "prefill's "
+        "Both sides had the room and prefill knew decode's pages; what is missing is the end of the transfer. Either "
+        "prefill failed and decode was not told (NIXL before 0.5.20), or chunks were lost, or with NIXL from 0.5.6 to "
+        "0.5.16 the deadline was checked before the completion notifications. Next: transfer errors in the prefill's "
         "log for this room, then for any room before it.",
         "grep -nE 'transport error|Failed to send kv chunk|NIXL_ERR' {file}",
         (Needs.LOG,),
@@ -136,8 +134,8 @@ ENTRIES: tuple[Entry, ...] = (
         "scheduler-crashed",
         Severity.ERROR,
         "a scheduler of {instance|an engine} crashed: {observed|see its first traceback}",
-        "An exception left the scheduler's loop. SGLang ends the whole instance then, and every room on it with it. "
-        "Known reasons on decode are a page size, dtype or stage mismatch seen on the first request, an answer it "
+        "An exception escaped the scheduler's loop. SGLang ends the whole instance then, and every room on it with "
+        "it. Known reasons on decode are a page size, dtype or stage mismatch seen on the first request, an answer it "
         "does not understand, and a null bootstrap host. Next: the first traceback, not the last.",
         "grep -m1 -n -A30 Traceback {file}",
         (Needs.LOG,),
@@ -150,11 +148,10 @@ ENTRIES: tuple[Entry, ...] = (
         "bootstrap-thread-died",
         Severity.ERROR,
         "{instance|prefill}: the bootstrap thread of a rank died, and every later room on it hangs",
-        "A NIXL prefill rank reads announcements in one thread, and a frame it does not expect ends that thread "
-        "while the process lives on. From 0.5.13 to 0.5.15 decode's own abort message is such a frame: one client "
-        "that leaves, "
-        'and this rank accepts no room any more. From 0.5.21 on it says so ("prefill bootstrap_thread died on '
-        'engine_rank"); before it there is the traceback of a thread. Where it is an older one, update SGLang to '
+        "A NIXL prefill rank reads announcements in one thread, and a frame it does not expect ends that thread while "
+        "the process lives on. From 0.5.13 to 0.5.15 decode's own abort message is such a frame: one client that "
+        'leaves, and this rank accepts no room any more. From 0.5.21 on it says so ("prefill bootstrap_thread died on '
+        'engine_rank"); older releases leave only the traceback of a thread. For one of these, update SGLang to '
         '0.5.16 or later; a bug of pdctl\'s own engine leaves "KV manager thread died". Next: the first "Foreign '
         "traffic\" or assertion in the prefill's log.",
         "restart {instance}",
@@ -186,7 +183,7 @@ ENTRIES: tuple[Entry, ...] = (
         "{instance|an engine} got a request without a bootstrap room",
         "A prefill or decode server answers only requests that a router has given a room, a host and a port. A "
         'request sent to it directly is refused ("Disaggregated request received without bootstrap room id"), and '
-        "from 0.5.4 on it can end the DP controller with an assertion. A client or a probe has the engine's "
+        "from 0.5.4 on it can end the DP controller with an assertion. Some client or probe uses the engine's "
         "address. Next: who sent it: the access log has the address.",
         "send requests to the router's address, not to {instance}",
         (Needs.LOG,),
@@ -197,7 +194,7 @@ ENTRIES: tuple[Entry, ...] = (
         "PD713",
         "prefill-refused",
         Severity.ERROR,
-        "{prefill|prefill} refused the request: {observed|with an error of its own}",
+        "{prefill|prefill} refused the request: it answered {observed|with an error of its own}",
         "Prefill answered with an error of its own, and the room never began there. Decode may still wait for it, "
         "up to its timeout, unless the router cancels the other leg. 400 means the request (too long, malformed), "
         "500 and 503 the server. Next: prefill's log at that moment; for 400 the prompt's length.",
@@ -211,7 +208,7 @@ ENTRIES: tuple[Entry, ...] = (
         "PD714",
         "decode-refused",
         Severity.ERROR,
-        "{decode|decode} refused the request: {observed|with an error of its own}",
+        "{decode|decode} refused the request: it answered {observed|with an error of its own}",
         "Decode answered with an error of its own; prefill has the room and waits for an announcement that will not "
         "come, until its bootstrap timeout. Different limits on the two sides are the usual reason (PD307, PD505). "
         "Next: decode's log at that moment.",
@@ -225,7 +222,7 @@ ENTRIES: tuple[Entry, ...] = (
         "PD715",
         "router-retried",
         Severity.INFO,
-        "the router tried again under another room: {observed|after a failed attempt}",
+        "the router tried again with another room: {observed|one attempt failed}",
         "After a failed attempt sglang-router and smg try another pair with a new room, five times by default. The "
         "client sees one request, the logs show several rooms, and each has its own cause. A retry hides a broken "
         "pair: 20 of 20 requests succeeded in a test with one of two prefills dead. Next: the first attempt's room.",
@@ -254,13 +251,12 @@ ENTRIES: tuple[Entry, ...] = (
         Severity.ERROR,
         "{instance|a server} hung or was cut off while it had the room: {observed|it did not answer}",
         "The process was there before and after, and in between it did nothing or nothing reached it: it was stopped "
-        "(SIGSTOP, a debugger, a frozen container), its host had no time for it, or the network between the two was "
+        "(SIGSTOP, a debugger, a frozen container), its host gave it no CPU time, or the network between the two was "
         'down. The other side says so by heartbeats ("Lost connection with prefill instance") and health checks '
-        "without an answer; messages to it are read late, all at once. Its log tells the two apart: it stands still "
-        "when the process did, and goes on when only the network was gone. A stopped process counts on when it goes "
-        "on: its own time-outs come far beyond their limit, and what it then says of others is void. Next: the host's "
-        "load and kernel log at "
-        "that time, then the way between the two hosts.",
+        "without an answer; messages to it are read late, all at once. Its log tells the two apart: it pauses if the "
+        "process did, and goes on if only the network was down. When a stopped process continues, its own timeouts "
+        "fire far past their limits, and what it then says of others means nothing. Next: the host's load and kernel "
+        "log at that time, then the network between the two hosts.",
         "ps -eo pid,stat,etime,args | grep -E '^ *[0-9]+ +T'   # on the host of {instance}: a process in state T is "
         "stopped, kill -CONT PID continues it",
         (Needs.LOG,),
@@ -271,12 +267,12 @@ ENTRIES: tuple[Entry, ...] = (
         "PD718",
         "request-refused",
         Severity.INFO,
-        "the request itself was refused: {observed|it was answered 4xx}",
-        "An engine answered 4xx before any KV cache moved, and the router handed its answer on. 400 means that the "
-        "prompt is longer than the context or the pool, or that a field cannot be; 401 that the key is missing. "
-        "Another pair would say the same, so the router does not try one, and no instance failed. Its room counts "
-        "as refused, not as failed. Next: the body of the answer, which names the field or the limit.",
-        "send a request that the engine takes: the body of its answer says what is wrong with this one",
+        "the request itself was refused: {observed|it was answered with 4xx}",
+        "An engine answered 4xx before any KV cache moved, and the router passed its answer on. 400 means that the "
+        "prompt is longer than the context or the pool, or that a field is not valid; 401 that the key is missing. "
+        "Another pair would say the same, so the router does not try one, and no instance failed. Its room counts as "
+        "refused, not as failed. Next: the body of the answer, which names the field or the limit.",
+        "send a request that the engine accepts: the body of its answer says what is wrong with this one",
         (Needs.LOG,),
         "pdctl's router",
         "pdctl router source; observed",
@@ -286,10 +282,10 @@ ENTRIES: tuple[Entry, ...] = (
         "router-deadline",
         Severity.ERROR,
         "the router gave up after {observed|its limit} while {decode|the decode} was still writing the answer",
-        "The KV cache had arrived and decode was writing tokens when the router's own limit was over: it cut the "
-        "answer, and both engines aborted the request. Nothing had failed. Either the limit is shorter than a long "
-        "answer takes, or decode is slower than it was when the limit was chosen: more rooms at once, a preempted "
-        "batch, a busy host. Next: the tokens it had written by then, against the seconds it had.",
+        "The KV cache had arrived and decode was writing tokens when the router's own time limit ran out: it cut the "
+        "answer off, and both engines aborted the request. Nothing had failed. Either the limit is shorter than a "
+        "long answer takes, or decode is slower than it was when the limit was chosen: more rooms at once, a "
+        "preempted batch, a busy host. Next: the tokens it had written by then, against the seconds it had.",
         "raise {flag|--request-timeout} of the router above the slowest answer, or ask for fewer tokens",
         (Needs.LOG,),
         "pdctl's router",
@@ -301,9 +297,9 @@ ENTRIES: tuple[Entry, ...] = (
         Severity.ERROR,
         "{router|the router} died while it had the room",
         "The router's process ended, crashed or was killed. Every client's connection breaks at that moment, and the "
-        "engines abort what they had in hand for it, as for a client that left; nothing of theirs failed. Until it is "
-        "back nobody is served, however well the engines are. Next: the last lines of its log, then the kernel's (OOM) "
-        "at that time.",
+        "engines abort the requests they had from it, as for a client that left; the engines themselves did not fail. "
+        "Until the router is back nobody is served, however healthy the engines are. Next: the last lines of its log, "
+        "then the kernel's (OOM) at that time.",
         "pdctl logs {router} --tail 50",
         (Needs.LOG,),
         "every router",

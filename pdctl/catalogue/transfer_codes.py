@@ -10,12 +10,11 @@ ENTRIES: tuple[Entry, ...] = (
         "hca-missing",
         Severity.ERROR,
         "{instance|an engine} names RDMA device {observed|X}, which is not there (found: {expected|others})",
-        "--disaggregation-ib-device must name devices of /sys/class/infiniband. Releases before 0.5.9 take a wrong "
-        "name and Mooncake falls back to TCP in silence: everything works, at a fraction of the speed. Later "
-        "releases refuse to start. In a container the device must also be mounted (/dev/infiniband). A name with a "
-        "port (mlx5_0:1) belongs into UCX_NET_DEVICES, not here. Next: `ls /sys/class/infiniband` in the engine's "
-        "container.",
-        "set --disaggregation-ib-device to devices that are listed in /sys/class/infiniband",
+        "--disaggregation-ib-device must name devices of /sys/class/infiniband. Releases before 0.5.9 accept a wrong "
+        "name, and Mooncake silently falls back to TCP: everything works, at a fraction of the speed. Later releases "
+        "refuse to start. In a container the device must also be mounted (/dev/infiniband). A name with a port "
+        "(mlx5_0:1) belongs in UCX_NET_DEVICES, not here. Next: `ls /sys/class/infiniband` in the engine's container.",
+        "set --disaggregation-ib-device to devices listed in /sys/class/infiniband, or drop it where none is listed",
         (Needs.TOPOLOGY, Needs.HOST),
         "every SGLang; silent before 0.5.9, refused since",
         "sglang 0.5.8 to 0.5.23 source",
@@ -40,11 +39,11 @@ ENTRIES: tuple[Entry, ...] = (
         Severity.ERROR,
         "RoCE device {device|X} has no usable GID: {observed|it has none, or link-local ones}",
         "On Ethernet an RDMA connection needs a routable RoCE v2 GID with an IP address, at the same index on both "
-        'ends; the automatic choice may find none or a link-local one (fe80). Then connections fail with "Failed '
-        'to modify QP to RTR, check mtu, gid, peer lid" or "GID is NULL, please check your GID index by '
-        'specifying MC_GID_INDEX". Different MTU on the two ends gives the same text. Next: show_gids on both '
-        "hosts.",
-        "export MC_GID_INDEX={index} NCCL_IB_GID_INDEX={index}",
+        'ends; the automatic choice may find none or a link-local one (fe80). Then connections fail with "Failed to '
+        'modify QP to RTR, check mtu, gid, peer lid" or "GID is NULL, please check your GID index by specifying '
+        'MC_GID_INDEX". A different MTU on the two ends gives the same message. Next: `show_gids` on both hosts, and '
+        "the IP address of the device's interface.",
+        "give the interface of {device|the device} an IP address, or set MC_GID_INDEX to a RoCE v2 entry that has one",
         (Needs.HOST,),
         "Mooncake on RoCE, every release",
         "public reports",
@@ -55,9 +54,9 @@ ENTRIES: tuple[Entry, ...] = (
         "memlock-low",
         Severity.ERROR,
         "{instance|an engine} may lock {observed|64 KiB} of memory: registering the KV cache for RDMA will fail",
-        "RDMA pins the whole KV pool. Below that limit, or with a NIC that bounds a region (max_mr_size) or has "
-        'leaked keys of crashed processes, registration fails with "Failed to register memory", Invalid argument '
-        "[22], Input/output error [5] or Resource temporarily unavailable [11]. Next: `ulimit -l` in the engine's "
+        "RDMA pins the whole KV pool. If the limit is lower, or the NIC bounds a region (max_mr_size) or has leaked "
+        'keys of crashed processes, registration fails with "Failed to register memory", Invalid argument [22], '
+        "Input/output error [5] or Resource temporarily unavailable [11]. Next: `ulimit -l` in the engine's "
         "container, then `ibv_devinfo -v`.",
         "run ulimit -l unlimited in the shell that starts {instance|it}, and start it again",
         (Needs.HOST,),
@@ -70,10 +69,10 @@ ENTRIES: tuple[Entry, ...] = (
         "no-gpudirect",
         Severity.ERROR,
         "no GPUDirect RDMA on this host: {observed|nvidia_peermem is not loaded}",
-        "To send straight from GPU memory the NIC's driver needs nvidia_peermem, or dma-buf support in kernel, "
-        'driver and library. Without either Mooncake ends its start with "Failed to register memory ...: Bad '
-        'address [14]" and "Mooncake memory registration failed", newer builds with "DMA BUF supported required '
-        'for GPU RDMA without nvidia-peermem". Next: `lsmod | grep peermem` on the host, not in the container.',
+        "To send straight from GPU memory the NIC's driver needs nvidia_peermem, or dma-buf support in kernel, driver "
+        'and library. Without either, Mooncake fails to start with "Failed to register memory ...: Bad address [14]" '
+        'and "Mooncake memory registration failed", newer builds with "DMA BUF supported required for GPU RDMA '
+        'without nvidia-peermem". Next: `lsmod | grep peermem` on the host, not in the container.',
         "modprobe nvidia_peermem",
         (Needs.HOST,),
         "every transfer library over RDMA",
@@ -85,12 +84,12 @@ ENTRIES: tuple[Entry, ...] = (
         "silent-tcp",
         Severity.WARNING,
         "{instance|an engine} moves KV cache over TCP: {observed|no RDMA device was found}",
-        'Mooncake takes TCP when it finds no device, and says so in one line only ("installTransport, type=tcp", '
-        '"Found 0 HCAs"). With GPU memory the TCP path was also reported to fail outright: "Session::writeBody '
-        'failed. Error: Bad address". Without --disaggregation-ib-device SGLang lets Mooncake discover devices by '
-        "itself and prints a warning. If TCP is meant, say so: mooncake_tcp (0.5.13 and later), or NIXL. Next: the "
-        "first lines of the transfer engine in the log.",
-        "set --disaggregation-ib-device, or --disaggregation-transfer-backend mooncake_tcp where TCP is meant",
+        'Mooncake falls back to TCP when it finds no device, and says so in one line only ("installTransport, '
+        'type=tcp", "Found 0 HCAs"). With GPU memory the TCP path was also reported to fail outright: '
+        '"Session::writeBody failed. Error: Bad address". Without --disaggregation-ib-device SGLang lets Mooncake '
+        "discover devices by itself and prints a warning. If TCP is intended, say so: mooncake_tcp (0.5.13 and "
+        "later), or NIXL. Next: the first lines of the transfer engine in the log.",
+        "set --disaggregation-ib-device, or --disaggregation-transfer-backend mooncake_tcp if TCP is intended",
         (Needs.HOST, Needs.LOG),
         "every SGLang with mooncake",
         "sglang 0.5.8 to 0.5.23 source; public reports",
@@ -101,11 +100,11 @@ ENTRIES: tuple[Entry, ...] = (
         "ucx-environment",
         Severity.ERROR,
         "{instance|an engine}: {variable|a UCX variable} keeps UCX from working: {reason|it leaves out what is needed}",
-        "NIXL moves data with UCX, and UCX obeys its environment. UCX_TLS without cuda_copy or cuda_ipc means no "
-        'GPU memory ("UCX CUDA support was not found! ... VRAM memory is detected as host"); it is often '
-        "inherited from a Slurm or MPI profile. UCX_NET_DEVICES with RDMA devices alone takes away the TCP endpoint "
-        "UCX needs for itself, and the agent fails with NIXL_ERR_BACKEND at creation. From 0.5.23 a set "
-        "UCX_NET_DEVICES also overrules --disaggregation-ib-device. Next: `env | grep UCX_` where the engine runs.",
+        "NIXL moves data with UCX, and UCX obeys its environment. UCX_TLS without cuda_copy or cuda_ipc means no GPU "
+        'memory ("UCX CUDA support was not found! ... VRAM memory is detected as host"); it is often inherited from a '
+        "Slurm or MPI profile. UCX_NET_DEVICES with RDMA devices alone takes away the TCP endpoint UCX needs for "
+        "itself, and the agent fails with NIXL_ERR_BACKEND at creation. From 0.5.23 on UCX_NET_DEVICES, if set, also "
+        "overrides --disaggregation-ib-device. Next: `env | grep UCX_` where the engine runs.",
         "{fix|unset UCX_TLS UCX_NET_DEVICES}",
         (Needs.TOPOLOGY, Needs.HOST),
         "NIXL with UCX, every release",
@@ -116,12 +115,12 @@ ENTRIES: tuple[Entry, ...] = (
         "PD408",
         "nixl-missing",
         Severity.ERROR,
-        "NIXL cannot be used here: {observed|no build, or two that do not fit}",
-        "The package `nixl` picks a build for one CUDA version from what PyTorch reports; the wheels nixl, "
-        "nixl-cu12 and nixl-cu13 can drift apart, and an image may ship another one than it pins. SGLang then ends "
-        'with "NIXL is not available" or an import error of the wrong CUDA library. Next: `pip list | grep nixl` '
-        "in the engine's environment.",
-        "pip install --force-reinstall nixl-cu12==<version of the other role>",
+        "NIXL cannot be used here: {observed|no build, or two that do not match}",
+        "The package `nixl` picks a build for one CUDA version from what PyTorch reports; the wheels nixl, nixl-cu12 "
+        "and nixl-cu13 can drift apart, and an image may ship a version other than the one it pins. SGLang then ends "
+        'with "NIXL is not available" or an import error that names the wrong CUDA library. Next: `pip list | grep '
+        "nixl` in the environment of both roles: VERSION is that of the other one.",
+        "pip install --force-reinstall nixl-cu12==VERSION",
         (Needs.HOST, Needs.LOG),
         "every SGLang with nixl",
         "public reports",
@@ -136,10 +135,10 @@ ENTRIES: tuple[Entry, ...] = (
         'instance, it might be dead", "Decode instance could be dead, remote mooncake session is not alive" and '
         '"Failed due to an unknown reason from another rank" are echoes of it, written while every process lives. '
         "Look for the earliest transfer-engine error on prefill before them. Mooncake blacklists a peer after one "
-        "failed transfer: before 0.5.13 for good, later it probes. NIXL drops the peer's agent after one endpoint "
-        "error (NIXL_ERR_REMOTE_DISCONNECT, then NIXL_ERR_NOT_FOUND for everything to that peer). One peer only: "
-        "its pair of NICs or a restart. All peers at once: this host's NIC. Next: the first error line of the "
-        "transfer engine on prefill.",
+        "failed transfer: before 0.5.13 for good; later releases probe it again. NIXL drops the peer's agent after "
+        "one endpoint error (NIXL_ERR_REMOTE_DISCONNECT, then NIXL_ERR_NOT_FOUND for everything to that peer). If "
+        "only one peer is affected, suspect its pair of NICs or a restart; if all are, this host's NIC. Next: the "
+        "first error line of the transfer engine on prefill.",
         "grep -m1 -nE 'transfer_engine|rdma_|NIXL_ERR|transport error' {file}",
         (Needs.LOG,),
         "every SGLang",
@@ -154,10 +153,10 @@ ENTRIES: tuple[Entry, ...] = (
         "page-size-one",
         Severity.WARNING,
         "{instance|an engine} uses {observed|page size 1} with {backend|mooncake}: KV cache moves in tiny blocks",
-        "Every page of every layer is a block of its own unless neighbours happen to lie together. At page size 1, "
-        "SGLang's default for most attention backends, blocks are of a few kilobytes and Mooncake was reported to "
-        "fall to tens of MB/s once the pool is fragmented, typically on the second benchmark run. Next: page_size "
-        "in /server_info; MC_TE_METRIC=1 prints the throughput.",
+        "Every page of every layer is a block of its own unless neighbouring pages happen to be contiguous. At page "
+        "size 1, SGLang's default for most attention backends, blocks are a few kilobytes long and Mooncake was "
+        "reported to fall to tens of MB/s once the pool is fragmented, typically on the second benchmark run. Next: "
+        "page_size in /server_info; MC_TE_METRIC=1 prints the throughput.",
         "set --page-size {expected|64} on both roles",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
         "every SGLang with mooncake",
@@ -172,7 +171,7 @@ ENTRIES: tuple[Entry, ...] = (
         "Settings of another transfer backend are read by nobody and mislead whoever reads the file: Mooncake's "
         "MC_* with NIXL, UCX_* with Mooncake, --disaggregation-ib-device with mooncake_tcp or, before 0.5.23, with "
         "NIXL. Copied recipes are full of them. Next: which backend was meant.",
-        "remove {observed}",
+        "remove {observed|the setting}",
         (Needs.TOPOLOGY, Needs.HOST),
         "every SGLang",
         "sglang 0.5.3 to 0.5.23 source; published recipes",
@@ -181,13 +180,13 @@ ENTRIES: tuple[Entry, ...] = (
         "PD412",
         "slow-transfer",
         Severity.WARNING,
-        "{instance|an engine}: KV cache moves at {observed|a crawl}, expected about {expected|what the network "
-        "carries}",
-        "The transfer works, on a slower path than the hardware has: through host memory instead of GPU to NIC, "
-        'over TCP, over a NIC of the other socket, or congested ("Sync batch data transfer timeout after '
-        '30000...ns"). UCX chooses by itself; containers without a shared IPC namespace lose cuda_ipc between '
-        "instances of one host. Next: UCX_PROTO_INFO=y for one transfer, or MC_TE_METRIC=1.",
-        "restart prefill with UCX_PROTO_INFO=y (nixl) or MC_TE_METRIC=1 (mooncake) and read which path it takes",
+        "{instance|an engine}: KV cache moves at {observed|a crawl}; {expected|what the network carries} is expected",
+        "The transfer works, on a slower path than the hardware has: through host memory instead of GPU to NIC, over "
+        'TCP, over a NIC on the other socket, or congested ("Sync batch data transfer timeout after 30000...ns"). UCX '
+        "chooses by itself; containers without a shared IPC namespace lose cuda_ipc between instances on one host. "
+        "Next: UCX_PROTO_INFO=y for one transfer, or MC_TE_METRIC=1.",
+        "restart prefill with UCX_PROTO_INFO=y (nixl) or MC_TE_METRIC=1 (mooncake) and read in its log which path it "
+        "takes",
         (Needs.HOST, Needs.CANARY, Needs.LOG),
         "every transfer library",
         "public reports",
@@ -216,7 +215,7 @@ ENTRIES: tuple[Entry, ...] = (
         "PD414",
         "ib-devices-differ",
         Severity.WARNING,
-        "RDMA devices differ: {instance|decode} has {observed|one list}, {other|prefill} has {expected|another}",
+        "RDMA devices differ: {instance|decode} has {observed|one list}, but {other|prefill} has {expected|another}",
         'The two ends pair their devices. Different names, numbers or rails give "received packet mismatch, '
         'local.local_nic_path ... peer_nic_path: (empty)" and "Cannot make connection for endpoint, mark it '
         'inactive", on some pairs only. Next: the device lists of both roles; as a test, one device on each side.',
@@ -238,19 +237,19 @@ ENTRIES: tuple[Entry, ...] = (
         (),
         "a NIXL build of May 2025",
         "public report",
-        "not checkable, because the affected builds are known by commit only and no host reports that",
+        "the affected builds are known by commit only and no host reports that",
         reports=cited("sglang#6320"),
     ),
     Entry(
         "PD416",
         "environment-setting",
         Severity.WARNING,
-        "{instance|an engine}: {observed|an environment variable is not what its reader takes}",
-        "An environment variable is nobody's mistake to report: a name nobody reads is passed over, a value that does "
-        "not parse is replaced by the default with one Python warning at most, and a variable of another release does "
-        "nothing. Two limits can undo each other, such as heartbeats that would notice a death only after its rooms "
-        "have timed out. Next: the variable's row in docs/sglang.md.",
-        "{fix|write a value that its reader takes}",
+        "{instance|an engine}: {observed|nothing reads an environment variable, or its value is not valid}",
+        "Nothing reports a mistake in an environment variable: a name that nothing reads is ignored, a value that "
+        "does not parse is replaced by the default with at most one Python warning, and a variable of another release "
+        "does nothing. Two limits can undo each other, such as heartbeats that would notice a death only after its "
+        "rooms have timed out. Next: the variable's row in docs/sglang.md.",
+        "{fix|set the variable to a value that docs/sglang.md allows}",
         (Needs.TOPOLOGY, Needs.HOST),
         "every SGLang",
         "sglang 0.5.3 to 0.5.23 source; the names Mooncake 0.3.13 reads",

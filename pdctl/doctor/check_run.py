@@ -210,7 +210,7 @@ def _outcome(entry: Entry, checks: Sequence[Check], facts: Facts, selection: Sel
     if not selection.wants(entry.code):
         return CodeOutcome(CheckStatus.SKIPPED, "not selected")
     if entry.unseen:
-        return CodeOutcome(CheckStatus.SKIPPED, entry.unseen)
+        return CodeOutcome(CheckStatus.SKIPPED, f"not checkable, because {entry.unseen}")
     if not checks:
         return CodeOutcome(CheckStatus.SKIPPED, "no check can see it; trace-room names it from the logs of one room")
     return _together([_one(check, facts) for check in checks])

@@ -308,11 +308,11 @@ def _value(row: Variable, value: str) -> Iterator[Remark]:
     elif row.kind in (INT, FLOAT):
         number = numerals.real(value.strip())
         if number is None or (row.kind == INT and not number.is_integer()):
-            wrong = f"is no {'whole ' if row.kind == INT else ''}number"
+            wrong = f"is not a {'whole ' if row.kind == INT else ''}number"
         elif not row.low <= number <= row.high:
             wrong = f"is not {_bounds(row)}"
     elif row.kind == JSON and not _is_object(value):
-        wrong = "is no JSON object"
+        wrong = "is not a JSON object"
     elif row.choices and value.lower() not in {choice.lower() for choice in row.choices}:
         wrong = f"is none of {', '.join(row.choices)}"
     if wrong:
@@ -325,7 +325,8 @@ def _value(row: Variable, value: str) -> Iterator[Remark]:
 def _expected(row: Variable) -> str:
     if row.choices:
         return f"one of {', '.join(row.choices)}"
-    bounds = f" {_bounds(row)}" if row.low > -math.inf or row.high < math.inf else ""
+    bounded = row.low > -math.inf or row.high < math.inf
+    bounds = f" {'of ' if row.high == math.inf else ''}{_bounds(row)}" if bounded else ""
     return {BOOL: "true or false", INT: "a whole number", FLOAT: "a number", JSON: "a JSON object"}[row.kind] + bounds
 
 

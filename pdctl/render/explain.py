@@ -48,7 +48,7 @@ def checks_json(entries: Iterable[Entry]) -> str:
             "code": entry.code,
             "slug": entry.slug,
             "severity": entry.severity.value,
-            "headline": entry.headline,
+            "headline": headline(entry),
             "needs": [need.value for need in entry.needs],
             "not_checkable_because": entry.unseen or None,
         }

@@ -64,10 +64,50 @@ def test_the_words_of_every_finding(code: str, module: object) -> None:
         "terminationGracePeriodSeconds: 180",
         "set --page-size {size} on both",
         "remove it. It does nothing",
+        "remove OBSERVED",
+        "start prefill-0 with --host <its own address>",
+        "pip install nixl-cu12==<version of the other role>",
     ],
 )
 def test_what_is_no_fix_is_told_so(fix: str) -> None:
     assert shape.of_fix(fix)
+
+
+@for_each(
+    "headline",
+    [
+        "decode-0 serves m, prefill-0 serves n",
+        "decode-0 has EAGLE, null, null, prefill-0 has null",
+        "prefill-1 cannot feed decode-0: decode-0: no answer",
+        "SGLANG_X=60s is no whole number",
+        "the log of decode-0 has 3 lines that mean decode died",
+        "1,691.1 Gb/s of KV cache are needed",
+    ],
+)
+def test_what_is_no_headline_is_told_so(headline: str) -> None:
+    assert shape.of_headline(headline)
+
+
+@for_each("entry", book.ENTRIES, ids=lambda entry: entry.code)
+def test_the_prose_of_an_entry(entry: Entry) -> None:
+    for said in (fill(entry.headline, {}), entry.explain, entry.versions, entry.unseen):
+        assert not shape.of_prose(said), said
+
+
+@pytest.mark.parametrize(
+    "prose",
+    [
+        "null is replaced by its own port without a word",
+        "a flag belongs into the other one",
+        "Beside its HTTP port it takes another",
+        "it corrupts the cache in silence",
+        "an unknown flag ends the start with an error",
+        "a typing error",
+        "the page list, `pdctl plan` prints it",
+    ],
+)
+def test_what_is_no_plain_english_is_told_so(prose: str) -> None:
+    assert shape.of_prose(prose)
 
 
 @pytest.mark.parametrize("expected", ["", "more room is", "its KV pool holds 8", "GLOO_SOCKET_IFNAME is not set"])

@@ -176,6 +176,7 @@ def test_the_list_of_checks(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(len(row) == 4 for row in rows)
     document = Said(capsys, "--list-checks", "-o", "json").document
     assert document["schema"] == "pdctl.checks/1"
+    assert not [each["code"] for each in document["checks"] if "|" in each["headline"]], "a placeholder is left"
     assert [check["code"] for check in document["checks"]] == [entry.code for entry in book.ENTRIES]
     assert all(check["needs"] or check["not_checkable_because"] for check in document["checks"])
 

@@ -115,7 +115,7 @@ def test_a_line_of_the_router_about_a_worker_is_a_finding_about_that_worker() ->
     facts = real.logged(of_line("PD604", "router", NOW, real.URLS["prefill-1"]))
     (found,) = [one for one in check_run.run(facts).findings if one.code == "PD604"]
     assert found.instance == "prefill-1"
-    assert found.headline.startswith("the log of router has a line that means instance down of prefill-1, at ")
+    assert found.headline.startswith("the log of router has a line that points to instance-down of prefill-1, at ")
     assert ("PD602", "router", False) in folded(silent_router(facts))
 
 

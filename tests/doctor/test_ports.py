@@ -125,7 +125,7 @@ def test_a_port_of_another_prefill_alone_is_wrong_not_swapped() -> None:
 
 def test_a_collision_names_both_and_a_free_port() -> None:
     (one,) = [each for each in check_run.run(same_port()).findings if each.code == "PD204"]
-    assert one.headline == "bootstrap port 8998 of one host is given to prefill-1, and to prefill-0"
+    assert one.headline == "prefill-1 and prefill-0 on one host are both given bootstrap port 8998"
     assert one.fix.endswith("--disaggregation-bootstrap-port 8999")
 
 

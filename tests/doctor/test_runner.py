@@ -43,7 +43,8 @@ def test_what_cannot_be_seen_says_why() -> None:
     checks = {one.code: one for one in check_run.run(canaried()).checks}
     for entry in ENTRIES:
         if entry.unseen:
-            assert checks[entry.code] == Checked(entry.code, CheckStatus.SKIPPED, entry.unseen)
+            why = f"not checkable, because {entry.unseen}"
+            assert checks[entry.code] == Checked(entry.code, CheckStatus.SKIPPED, why)
 
 
 def test_several_checks_of_one_code() -> None:

@@ -45,7 +45,7 @@ def test_a_page_size_is_the_cause_and_the_crash_its_effect() -> None:
 def test_a_hundred_alike_are_one_with_a_count() -> None:
     report = check_run.run(read("1p1d-wrong-port-info-sgl0523"))
     assert found(report, "error") == [("PD205", "decode0")]
-    assert report.findings[0].headline == "the log of decode0 has 100 lines that mean bootstrap unreachable"
+    assert report.findings[0].headline == "the log of decode0 has 100 lines that point to bootstrap-unreachable"
 
 
 @pytest.mark.parametrize(
@@ -101,11 +101,11 @@ def test_only_a_router_can_tell_that_the_client_left(tmp_path: Path) -> None:
     said = {one.instance: (one.headline, one.fix) for one in report.findings if one.code == "PD706"}
     assert said == {
         "router": (
-            "the log of router has a line that means client abort",
+            "the log of router has a line that points to client-abort",
             "pdctl trace-room 4079256317657669",
         ),
         "prefill-0": (
-            "the log of prefill-0 has 2 lines that mean an abort from outside, by the client or by the router",
+            "the log of prefill-0 has 2 lines that point to an abort from outside, by the client or by the router",
             f"pdctl rooms {tmp_path} shows which were retried",
         ),
     }

@@ -96,7 +96,6 @@ def _loopback(facts: Facts, roles: Mapping[str, str]) -> list[Finding] | Skipped
             observed=url,
             expected="an address of the prefill's host that every decode reaches",
             evidence=shorten_lines([f"{named.get(other, other)} is at {other}" for other in elsewhere]),
-            host=f"<address of {named.get(url, url)}>",
             port=address(url)[1],
         )
         for url in near

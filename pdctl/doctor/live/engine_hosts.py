@@ -95,7 +95,6 @@ def gids(facts: Facts) -> list[Finding] | Skipped | Unknown:
             expected="a RoCE v2 GID with an IP address",
             device=device.name,
             evidence=(f"/sys/class/infiniband/{device.name}/ports/1/gids has no RoCE v2 entry with an IP address",),
-            index="<index of a RoCE v2 entry>",
         )
         for device in roce
         if not any(_routable(value, kind) for _, value, kind in device.gids)
@@ -143,12 +142,12 @@ def tcp(facts: Facts) -> list[Finding] | Skipped | Unknown:
     assert host is not None  # as above
     if any(device.state == ACTIVE for device in host.rdma) or host.environ.get("MC_FORCE_TCP"):
         return []
-    why = "its port is not active" if host.rdma else "this host has no RDMA device"
+    why = "no RDMA device of this host is active" if host.rdma else "this host has no RDMA device"
     return [
         finding(
             "PD406",
             engine.endpoint.name,
-            observed=f"{why}, and nothing says that TCP is meant",
+            observed=f"{why}, and nothing says that TCP is intended",
             expected="an active RDMA device, or mooncake_tcp",
             evidence=(f"{engine.endpoint.url}/server_info: disaggregation_transfer_backend mooncake",
                       "/sys/class/infiniband: " + (", ".join(_names(facts)) or "empty")),
@@ -205,7 +204,7 @@ def _slow(engine: ObservedEngine, speed: float, size: float, rate: float) -> Fin
         "PD412",
         engine.endpoint.name,
         observed=f"{speed:.2f} GB/s",
-        expected=f"{rate:.0f} GB/s",
+        expected=f"about {rate:.0f} GB/s",
         evidence=(f"{engine.endpoint.url}/metrics: {size:.0f} MB a transfer on average, at {speed:.2f} GB/s",),
     )
 

@@ -78,7 +78,7 @@ def prefill_full(facts: Facts) -> list[Finding] | Skipped | Unknown:
                 engine.endpoint.name,
                 observed=f"{moving:g} rooms in transfer, KV pool {usage:.0%} full",
                 expected=f"fewer than {MANY} rooms in transfer",
-                short=f"{moving:g} rooms are in transfer, the KV pool of {engine.endpoint.name} is {usage:.0%} full",
+                short=f"{moving:g} rooms are in transfer, and {engine.endpoint.name} has a KV pool {usage:.0%} full",
                 evidence=(_describe_load(engine, "prefill_inflight_queue_reqs", moving, usage),),
                 needed=sum(one.endpoint.role == "prefill" for one in facts.engines) + 1,
             )
@@ -123,7 +123,7 @@ def _without_prefill(engine: ObservedEngine, held: float, prefills: list[Observe
         severity=None if held + (_total(engine, "num_running_reqs") or 0.0) >= slots else Severity.WARNING,
     )
     full = "all its slots" if found.severity is Severity.ERROR else f"{held:g} rooms"
-    headline = f"{name} holds {full} for requests that no prefill has: it waits for their time-out"
+    headline = f"{name} holds {full} for requests that no prefill has: it waits for them to time out"
     fix = f"start {pasteable(name)} with --api-key, or close {pasteable(engine.endpoint.url)} to all but the router"
     return replace(found, headline=headline, fix=fix)
 

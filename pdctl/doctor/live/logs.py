@@ -90,20 +90,24 @@ def _finding_of_line(entry: Entry, line: SignatureLine, subject: str) -> Finding
         room=line.room if line.room is not None else "ROOM",
     )
     aborted = entry.code == CLIENT_LEFT and not line.by_router
-    said = entry.slug.replace("-", " ")
-    said = "an abort from outside, by the client or by the router" if aborted else said
-    lines = f"{line.count} lines that mean" if line.count > 1 else "a line that means"
+    said = "an abort from outside, by the client or by the router" if aborted else entry.slug
+    lines = f"{line.count} lines that point to" if line.count > 1 else "a line that points to"
     headline = f"the log of {line.instance} has {lines} {said}"
     if subject != line.instance:
-        headline += f" of {subject}"
-        headline += f", at {_time(line.at)}" if line.at is not None else ""
-        headline += f" to {_time(line.at + line.seconds)}" if line.at is not None and line.seconds >= 1 else ""
+        headline += f" of {subject}{_when(line)}"
     fix = (
         f"pdctl rooms {pasteable(str(PurePath(line.place).parent))} shows which were retried" if aborted else found.fix
     )
     fix = f"pdctl trace-room {line.room}" if line.room is not None else fix
     when = (-math.inf, math.inf) if line.at is None else (line.at, line.at + line.seconds)
     return replace(found, headline=headline, fix=fix, seen=when)
+
+
+def _when(line: SignatureLine) -> str:
+    if line.at is None:
+        return ""
+    began = _time(line.at)
+    return f", from {began} to {_time(line.at + line.seconds)}" if line.seconds >= 1 else f", at {began}"
 
 
 def _time(at: float) -> str:

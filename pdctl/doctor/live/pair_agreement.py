@@ -68,9 +68,18 @@ class ContextWidth(NamedTuple):
     architecture: str
 
 
+class StageShape(NamedTuple):
+    """`pipeline`: pipeline stages; `context`: context-parallel ranks."""
+
+    pipeline: int
+    context: int
+
+
 def show(value: Hashable) -> str:
     if isinstance(value, Widths):
         return str(value.attn_tp)
+    if isinstance(value, StageShape):
+        return str(value.pipeline) if value.context == 1 else f"{value.pipeline} with context parallel {value.context}"
     if isinstance(value, ContextWidth):
         return str(value.size)
     if isinstance(value, KvType):
@@ -82,10 +91,20 @@ def show(value: Hashable) -> str:
     return "null" if value is None else peer_json.excerpt(str(value))
 
 
+def show_difference(value: Hashable, against: Hashable) -> str:
+    """`value` as text; of a value with several parts, those that `against` has and that differ there."""
+    if type(value) is not tuple or type(against) is not tuple or len(value) != len(against):
+        return show(value)
+    unlike = [one for one, other in zip(value, against, strict=True) if one != other and HERE not in (one, other)]
+    return show(tuple(dict.fromkeys(one for one in unlike if one != "")) or value)
+
+
 def _speculation(engine: ObservedEngine) -> Hashable:
     keys = ("speculative_algorithm", "speculative_num_draft_tokens", "speculative_eagle_topk")
-    said = tuple(server_info.value(engine, key) for key in keys)
-    return HERE if said[0] is HERE else said if said[0] is not None else (None,)
+    said = {key: server_info.value(engine, key) for key in keys}
+    if said[keys[0]] in (HERE, None):
+        return HERE if said[keys[0]] is HERE else ("no speculation",)
+    return tuple(f"{key} {value}" for key, value in said.items() if value not in (HERE, None))
 
 
 def _model(engine: ObservedEngine) -> Hashable:
@@ -142,7 +161,7 @@ def _checksums(engine: ObservedEngine) -> Hashable:
 
 def _stages(engine: ObservedEngine) -> Hashable:
     pp = engine.number("pp_size")
-    return HERE if pp is None else (pp, engine.number("attn_cp_size") or 1)
+    return HERE if pp is None else StageShape(pp, engine.number("attn_cp_size") or 1)
 
 
 def _unequal_kv(prefill: KvType, decode: KvType) -> bool | None:
@@ -209,9 +228,8 @@ def _unequal_layout(prefill: tuple[Hashable, ...], decode: tuple[Hashable, ...])
     return any(one != two for one, two in zip(prefill, decode, strict=True) if HERE not in (one, two))
 
 
-def _unequal_stages(prefill: tuple[int, int], decode: tuple[int, int]) -> bool | None:
-    (pp, _), (decode_pp, decode_cp) = prefill, decode
-    return decode_pp not in (1, pp) or decode_cp > 1
+def _unequal_stages(prefill: StageShape, decode: StageShape) -> bool | None:
+    return decode.pipeline not in (1, prefill.pipeline) or decode.context > 1
 
 
 def _unequal_context(prefill: ContextWidth, decode: ContextWidth) -> bool | None:
@@ -305,18 +323,33 @@ def _found(row: AgreementRow, clash: Clash, sides: Sequence[Groups]) -> Finding:
     odd, other = (clash.decodes, clash.prefills) if decode_odd else (clash.prefills, clash.decodes)
     value, against = (clash.decode, clash.prefill) if decode_odd else (clash.prefill, clash.decode)
     evidence = [f"{one.endpoint.url}/server_info: {row.key} {show(row.value(one))}" for one in (*odd, *other)]
+    observed, expected, fix = _described(row, clash, value, against)
     found = finding(
         row.code,
         _names(odd),
-        observed=show(value),
-        expected=show(against),
+        observed=observed,
+        expected=expected,
         evidence=(*shorten_lines(evidence), row.why),
         other=_names(other),
         model=server_info.architecture(odd[0]) or "its model",
         size=_size(sides),
-        fix="make one a multiple of the other: equal --tp-size and DP width on both roles",
+        severity=None,
+        **fix,
     )
     return replace(found, instance=odd[0].endpoint.name if len(odd) == 1 else "")
+
+
+def _described(
+    row: AgreementRow, clash: Clash, value: Hashable, against: Hashable
+) -> tuple[str, str, dict[str, object]]:
+    """What is observed and expected, and the fix where it is not the catalogue's."""
+    if isinstance(clash.decode, StageShape) and clash.decode.context > 1:
+        return show(value), show(against), {"fix": "start decode with --attn-cp-size 1"}
+    if row.code == "PD316":
+        observed = f"attention TP {show(clash.prefill)} (prefill) and {show(clash.decode)} (decode)"
+        fix = f"set attention TP (tp / dp) of decode to {show(clash.prefill)}"
+        return observed, "the larger must be a multiple of the smaller", {"fix": fix}
+    return show_difference(value, against), show_difference(against, value), {}
 
 
 def _size(sides: Sequence[Groups]) -> int:

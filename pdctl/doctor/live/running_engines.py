@@ -281,7 +281,10 @@ def nobody(facts: Facts) -> list[Finding] | Skipped | Unknown:
     if not missing:
         return []
     what = "no instance was given" if not have else f"no {missing[0]} among the {len(facts.engines)} instances given"
-    return [finding("PD902", observed=what, expected="at least one prefill and one decode")]
+    found = finding("PD902", observed=what, expected="at least one prefill and one decode")
+    return (
+        [replace(found, fix=f"run the same command with --{missing[0]} http://HOST:PORT as well")] if have else [found]
+    )
 
 
 def health_lies(facts: Facts) -> list[Finding] | Skipped | Unknown:

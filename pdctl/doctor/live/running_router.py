@@ -316,7 +316,9 @@ def one_sided(facts: Facts) -> list[Finding] | Skipped | Unknown:
     if not lacking:
         return []
     assert facts.router is not None
-    return [finding("PD902", observed=f"{facts.router.url} lists no {names(lacking)}", expected="both roles")]
+    observed = f"{facts.router.url} lists no {names(lacking)}"
+    fix = f"start the router with {' '.join(f'--{role} http://HOST:PORT' for role in lacking)} as well"
+    return [finding("PD902", observed=observed, expected="both roles", fix=fix)]
 
 
 ROUTED = (Needs.ENDPOINT, Needs.ROUTER)

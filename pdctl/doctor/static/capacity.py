@@ -20,6 +20,7 @@ RESERVED = 512  # SGLang's default of --num-reserved-decode-tokens
 DISPATCH = 128  # default of SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK
 DISPATCH_ENV = "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
 DISPATCH_MOST = 1024  # upper bound asserted by every release that was read
+FITS = "slots whose reserve fits into the KV pool"
 WORDS = {"prefill": 0, "decode": 1}
 
 
@@ -56,7 +57,7 @@ def _network(servers: Servers) -> Iterator[Finding]:
     need, have = (bill.required_bits_per_second, bill.available_bits_per_second) if bill is not None else (None, None)
     if need is not None and have is not None and need > have:
         observed, expected = (f"{bits / 1e9:,.1f} Gb/s of KV cache" for bits in (have, need))
-        values: dict[str, object] = {"needed": "MORE", "short": f"its NICs carry {observed}, {expected} are needed"}
+        values: dict[str, object] = {"short": f"its NICs carry {observed}, but {expected} is needed"}
         yield finding("PD506", "prefill", observed, expected, [f"plan: NICs carry {observed}"], None, **values)
 
 
@@ -69,7 +70,7 @@ def reserved(servers: Servers) -> Verdict:
         if sparse is not None:
             values = {"limit": "its pool cannot take a retracted request back", "fix": "drop --enable-hisparse"}
             observed = "it has --enable-hisparse"
-            found.append(_reserve(side, observed, sparse.evidence, values))
+            found.append(_reserve(side, observed, sparse.evidence, values, "no --enable-hisparse"))
     return found
 
 
@@ -93,8 +94,7 @@ def _slots(side: Server) -> Iterator[Finding]:
         yield _reserve(side, observed, said.evidence, {"limit": f"its KV pool holds {tokens:,}", "fix": fix})
 
 
-def _reserve(side: Server, observed: str, evidence: str, values: dict[str, str]) -> Finding:
-    expected = "slots whose reserve fits into the KV pool"
+def _reserve(side: Server, observed: str, evidence: str, values: dict[str, str], expected: str = FITS) -> Finding:
     return finding("PD502", side.name, observed, expected, [evidence], None, **values)
 
 

@@ -80,7 +80,7 @@ def hasty(servers: Servers) -> Iterator[Finding]:
         said = [side.env[name].evidence for name in (INTERVAL, FAILURES) if name in side.env]
         silence = max(interval if interval is not None else 5.0, 2.0) * max(failures if failures is not None else 2, 1)
         if said and silence < SHORTEST:
-            observed = f"it gives a prefill up after {silence:g} s without an answer"
+            observed = f"a prefill is given up after {silence:g} s without an answer"
             yield finding("PD617", side.name, observed, f"{SHORTEST:g} s or more", said)
 
 
@@ -242,7 +242,7 @@ def small_pages(servers: Servers) -> Iterator[Finding]:
         if said is not None and size == 1:
             yield finding("PD410", side.name, "page size 1", expected, [said.evidence], backend=side.backend)
         elif said is None:
-            observed = "no --page-size (1, unless the attention backend wants more)"
+            observed = "the default page size (1, unless the attention backend wants more)"
             yield finding("PD410", side.name, observed, expected, [side.name], Severity.INFO, backend=side.backend)
 
 
@@ -293,7 +293,7 @@ def mnnvl(servers: Servers) -> Iterator[Finding]:
             continue
         clashes = (
             ("SGLANG_MOONCAKE_CUSTOM_MEM_POOL", False, "MC_FORCE_MNNVL is set without SGLANG_MOONCAKE_CUSTOM_MEM_POOL"),
-            ("MC_INTRANODE_NVLINK", True, "MC_FORCE_MNNVL together with MC_INTRANODE_NVLINK"),
+            ("MC_INTRANODE_NVLINK", True, "MC_FORCE_MNNVL is set together with MC_INTRANODE_NVLINK"),
         )
         for name, present, observed in clashes:
             if (name in side.env) is present:
@@ -302,7 +302,7 @@ def mnnvl(servers: Servers) -> Iterator[Finding]:
                 yield finding("PD413", side.name, observed, expected, [forced.evidence], fix=fix)
         protocol = side.env.get("MOONCAKE_PROTOCOL")
         if protocol is not None and protocol.value == "efa":
-            observed = "MC_FORCE_MNNVL with MOONCAKE_PROTOCOL=efa, whose adapters refuse fabric memory"
+            observed = "MC_FORCE_MNNVL is set with MOONCAKE_PROTOCOL=efa, whose adapters refuse fabric memory"
             evidence = [forced.evidence, protocol.evidence]
             yield finding("PD413", side.name, observed, "no MC_FORCE_MNNVL", evidence, fix="unset MC_FORCE_MNNVL")
 

@@ -86,12 +86,12 @@ def unseen(servers: Servers) -> Iterator[Finding]:
             continue
         have, need = len(visible.ids), len(wanted)
         observed = f"{need} ranks on a node, which sees {have} GPU{'s' if have > 1 else ''}"
-        fix = f"name {need} GPUs in {VISIBLE}"
+        fix = f"list {need} GPUs in {VISIBLE}"
         if have >= need:
             observed = f"it sees {have} GPUs, of which it is to use {_gpus(map(str, wanted))}, counted from 0"
             fix = f"start {pasteable(engine.name)} without --base-gpu-id"
         if engine.instance is not None:
-            fix = f"leave {VISIBLE} out of the topology"  # pdctl gives each instance its GPUs
+            fix = f"remove {VISIBLE} from the topology"  # pdctl gives each instance its GPUs
         evidence = [visible.evidence, *_said(engine, *SIZES)]
         yield finding("PD504", engine.name, observed, "GPUs that it sees", list(filter(None, evidence)), fix=fix)
 

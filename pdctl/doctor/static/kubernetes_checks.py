@@ -70,7 +70,7 @@ def probes(manifest: Manifest) -> Iterator[Finding]:
 def _probe(probe: Probe, role: str) -> tuple[str, str, str] | None:
     """What is wrong with the probe, what it should be, and what to write instead; None if nothing is wrong."""
     what = f"{probe.purpose} probe"
-    get = "httpGet: {path: /health, port: <HTTP port>}"
+    get = "httpGet: {path: /health, port: PORT}"
     if probe.how == "tcpSocket" and probe.purpose == "readiness":
         return (
             f"its {what} asks for an open port, which is there before the model is loaded",
@@ -192,9 +192,9 @@ def copies(servers: Servers) -> Iterator[Finding]:
         if worker is None or (leader.pod is not None and leader.pod.size == 1):  # no worker is ever started
             continue
         for what, one, other, evidence in _drift(leader, worker):
-            observed = f"leader has {what} {one or 'not set'}, worker {other or 'not set'}"
-            fix = f"write {what} alike in leaderTemplate and workerTemplate"
-            yield finding("PD616", leader.name, observed, "one setting", evidence, fix=fix)
+            observed = f"{what} is {one or 'not set'} on the leader and {other or 'not set'} on the worker"
+            fix = f"write the same {what} in leaderTemplate and workerTemplate"
+            yield finding("PD616", leader.name, observed, "the same on both", evidence, fix=fix)
 
 
 def _drift(leader: Server, worker: Server) -> Iterator[tuple[str, str, str, list[str]]]:
@@ -209,7 +209,7 @@ def _drift(leader: Server, worker: Server) -> Iterator[tuple[str, str, str, list
     flags = sorted({said.name for side in (leader, worker) for said in side.flags.given} - set(PER_RANK))
     for name in flags:
         first, second = leader.flags.find(name), worker.flags.find(name)
-        texts = [" ".join(said.values) or "given" if said is not None else "" for said in (first, second)]
+        texts = [" ".join(said.values) or "set" if said is not None else "" for said in (first, second)]
         if texts[0] != texts[1]:
             evidence = [said.evidence for said in (first, second) if said is not None]
             yield f"--{name}", texts[0], texts[1], evidence

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Severity
-from pdctl.doctor.check import Unknown, finding
+from pdctl.doctor.check import Unknown, finding, names
 from pdctl.doctor.static.server_sources import written
 from pdctl.engines.kinds import MINI_LB_FLAG, RELEASED, router_kind
 from pdctl.engines.routers import router_flags as routers
@@ -18,7 +18,7 @@ from pdctl.shell_quoting import pasteable
 from pdctl.suggestions import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pdctl.doctor.check import Finding, Verdict
     from pdctl.doctor.static.servers import RouterLine, Server, Servers
@@ -63,8 +63,25 @@ def _combinations(servers: Servers) -> Iterator[Finding]:
                 terms = [term for term in row.when if not term.startswith(("not", "env", "backend", "attention"))]
                 said = [side.flags.find(term.split()[0]) for term in terms]
                 evidence = [each.evidence for each in said if each is not None] or [side.name]
-                observed = f"sglang {side.release} refuses {' with '.join(row.when)}"
+                observed = f"sglang {side.release} refuses {in_words(row.when)}"
                 yield finding("PD318", side.name, observed, "a combination it takes", evidence, fix=row.fix)
+
+
+def in_words(terms: Sequence[str]) -> str:
+    """The terms of a refusal as they are read aloud."""
+    first, *others = map(_term_in_words, terms)
+    return f"{first} with {names(others)}" if others else first
+
+
+def _term_in_words(term: str) -> str:
+    name, sign, wanted = (*term.split(" ", 2), "", "")[:3]
+    if name == "env":
+        return sign
+    if name == "not":
+        return f"no --{sign}"
+    written = {"backend": "transfer backend", "attention-tp": "attention TP"}.get(name, f"--{name}")
+    words = {"=": wanted, "!=": f"other than {' or '.join(wanted.split())}", ">": f"above {wanted}"}
+    return f"{written} {words[sign]}" if sign else written
 
 
 FLAG = re.compile(r"[a-z0-9][a-z0-9_-]*")  # a word that depends on a variable or a template is not a flag yet
@@ -190,7 +207,9 @@ def rank_contract(servers: Servers) -> Iterator[Finding]:
             continue
         plain = not prefill.dp_attention and RANK_OF_ROOM_CHECKED.holds(prefill.version)
         if plain and method in FOLLOWS and not _forced(servers, prefill):
-            observed = f"plain data parallel of {prefill.dp_ranks}: {prefill.release} checks the attention rank instead"
+            observed = (
+                f"dp-size {prefill.dp_ranks} without DP attention, and {prefill.release} checks the attention rank"
+            )
             fix = f"export {FORCE}=1 on both roles, or use DP attention"
             yield _contract(prefill, observed, fix, [said.evidence])
 

@@ -53,7 +53,7 @@ class KnownFault(NamedTuple):
     reported: bool = False
 
 
-ONE_RANK_BALANCE = "a load-balance method with one DP rank"
+ONE_RANK_BALANCE = "--load-balance-method set for a single DP rank"
 ATTENTION_DP = "DP attention"
 SPECULATION = "speculative decoding"
 NIXL_131 = "NIXL 1.3.1 or 1.3.2"
@@ -76,12 +76,12 @@ FAULTS: tuple[KnownFault, ...] = (
     ),
     KnownFault(
         "failure-not-told",
-        "with NIXL decode is not told when a transfer fails at prefill, and waits for its 300 s",
+        "with NIXL decode is not told when a transfer fails at prefill, and waits out its 300 s timeout",
         "sglang#36033", V0_5_3, V0_5_20, "update SGLang to 0.5.20", "decode", "nixl",
     ),
     KnownFault(
         "deadline-before-completion",
-        "with NIXL decode looks at its deadline before the notices of completion: finished rooms time out",
+        "with NIXL decode checks its deadline before the completion notifications: finished rooms time out",
         "sglang#32267", V0_5_6, V0_5_17, "update SGLang to 0.5.17", "decode", "nixl",
     ),
     KnownFault(
@@ -96,7 +96,7 @@ FAULTS: tuple[KnownFault, ...] = (
     ),
     KnownFault(
         "one-registration-attempt",
-        "a rank tries to register with the bootstrap server once; one that fails stays missing",
+        "a rank tries only once to register with the bootstrap server; if that fails, it stays missing",
         "sglang#25125", V0_5_3, V0_5_12, "update SGLang to 0.5.12", "prefill",
     ),
     KnownFault(
@@ -128,13 +128,13 @@ FAULTS: tuple[KnownFault, ...] = (
     ),
     KnownFault(
         "nixl-crashes",
-        "native crashes in NIXL's progress thread and when a peer restarts",
+        "NIXL crashes the process, in its progress thread or when a peer restarts",
         "sglang#35189", V0_5_17, V0_5_18, "pin another NIXL build", backend="nixl",
         features=(NIXL_131,), reported=True,
     ),
     KnownFault(
         "breaker-bypassed",
-        "with an open prefill breaker decode still gets rooms that prefill never sees, until the router restarts",
+        "while a prefill's breaker is open, decode still gets rooms that prefill never sees, until the router restarts",
         "sglang#31206", (0, 1, 0), (0, 2, 5), "update the router", component="router", reported=True,
     ),
 )  # fmt: skip

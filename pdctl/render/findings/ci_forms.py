@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from pdctl import __version__
 from pdctl.catalogue import book
-from pdctl.catalogue.entry import Severity
+from pdctl.catalogue.entry import Severity, fill
 from pdctl.doctor import check_run
 from pdctl.doctor.check import CheckStatus
 from pdctl.doctor.selection import failing
@@ -186,9 +186,9 @@ def _rule(code: str) -> dict[str, object]:
     return {
         "id": entry.code,
         "name": entry.slug,
-        "shortDescription": {"text": entry.headline},
+        "shortDescription": {"text": fill(entry.headline, {})},
         "fullDescription": {"text": entry.explain},
-        "help": {"text": entry.fix},
+        "help": {"text": fill(entry.fix, {})},
         "defaultConfiguration": {"level": LEVELS[entry.severity.value]},
     }
 

@@ -114,7 +114,8 @@ class Sender(NamedTuple):
             return router_command(case.deployment)
         name = prefill.name if prefill else "the prefill that gets it"
         port = prefill.bootstrap_port if prefill and prefill.bootstrap_port else f"{PLACEHOLDER}{name}>"
-        return f"send both legs with bootstrap_port {port} (a router does so with --prefill <URL of {name}> {port})"
+        url, port = pasteable(f"<URL of {name}>"), pasteable(str(port))
+        return f"send both legs with bootstrap_port {port} (a router does so with --prefill {url} {port})"
 
 
 def _sender(case: Case, prefill: ObservedInstance | None, port: str) -> Sender:

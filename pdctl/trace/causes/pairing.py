@@ -58,8 +58,8 @@ def attention_tp(case: Case) -> CauseFinding | None:
         "model": "the model",
     }  # fmt: skip
     why = (
-        f"{names[0]} got the page list, and no cache came whole: its attention TP is {sizes[0]}, "
-        f"{names[1]}'s is {sizes[1]}, so every page is cut by heads"
+        f"{names[0]} got the page list, and the KV cache never arrived complete: its attention TP is {sizes[0]}, "
+        f"{names[1]}'s is {sizes[1]}, so every page is sent in small slices"
     )
     proofs = [Proof("the page list arrived", event) for event in (met.events[:1] if met else ())]
     proofs.append(Proof("no cache came until the decode gave up", failed))

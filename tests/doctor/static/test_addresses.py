@@ -132,8 +132,8 @@ def test_ports_of_one_script_meet() -> None:
     }
     facts = script(*(f"{ENGINE} {PREFILL} --port {port}" for port in (30000, 30010, 30020)))
     assert [each.headline for each in found(facts, "PD204")] == [
-        "bootstrap port 8998 of one host is given to prefill:30010, and to prefill:30000",
-        "bootstrap port 8998 of one host is given to prefill:30020, and to prefill:30000",
+        "prefill:30010 and prefill:30000 on one host are both given bootstrap port 8998",
+        "prefill:30020 and prefill:30000 on one host are both given bootstrap port 8998",
     ]
     assert [each.fix.rpartition(" ")[2] for each in found(facts, "PD204")] == ["8999", "9000"]
 

@@ -157,7 +157,7 @@ def test_two_instances_must_not_meet_at_one_rendezvous() -> None:
 @for_each(
     ("gpus", "flags", "told"),
     [
-        ("0,1", "--tp 4", ["name 4 GPUs in CUDA_VISIBLE_DEVICES"]),
+        ("0,1", "--tp 4", ["list 4 GPUs in CUDA_VISIBLE_DEVICES"]),
         ("0,1,2,3", "--tp 4", []),
         ("0,1", "--tp 4 --nnodes 2", []),
         ("$GPUS", "--tp 4", []),
@@ -285,7 +285,7 @@ def test_an_engine_sees_the_gpus_it_is_to_use(commands: str, told: str) -> None:
 def test_a_topology_does_not_show_an_instance_the_gpus_of_another() -> None:
     told = found(topology("roles.prefill.instances=1", "engine.env.CUDA_VISIBLE_DEVICES=0,1"), "PD504")
     assert [(each.instance, each.fix) for each in told] == [
-        ("decode-0", "leave CUDA_VISIBLE_DEVICES out of the topology")
+        ("decode-0", "remove CUDA_VISIBLE_DEVICES from the topology")
     ]
     assert not found(topology("roles.prefill.instances=1"), "PD504")
 

@@ -56,8 +56,9 @@ def test_a_workers_own_flags_are_no_drift() -> None:
     report = check_run.run(Facts(manifest=read.read_text(text, "lws.yaml"), asked=(Needs.TOPOLOGY,)))
     drift = [each.observed for each in report.findings if each.code == "PD616"]
     assert sorted(drift) == [
-        "leader has --mem-fraction-static 0.7, worker 0.75", "leader has MC_TE_METRIC false, worker true"
-    ]  # fmt: skip
+        "--mem-fraction-static is 0.7 on the leader and 0.75 on the worker",
+        "MC_TE_METRIC is false on the leader and true on the worker",
+    ]
 
 
 def test_instances_over_several_pods_have_the_gpus_of_all() -> None:

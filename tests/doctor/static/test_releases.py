@@ -9,7 +9,7 @@ from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.gather import HARM
 from pdctl.doctor.release_faults import numbers
-from pdctl.doctor.static.refused_flags import TERM
+from pdctl.doctor.static.refused_flags import TERM, in_words
 from pdctl.engines.sglang.faults import ATTENTION_DP, FAULTS, NIXL_131, SPECULATION, RunningRelease, hits
 from pdctl.engines.sglang.refusals import REFUSALS, Refusal
 from pdctl.engines.versions import NEWEST, SGLANG, spell
@@ -132,8 +132,22 @@ def test_each_refusal_holds_in_its_releases_and_roles_only(refusal: Refusal) -> 
         for version in SGLANG:
             told = refused_in(pod, spell(version))
             holds = any(each.span.holds(version) and each.role in ("", role) for each in same)
-            said = f"sglang {spell(version)} refuses {' with '.join(refusal.when)}"
+            said = f"sglang {spell(version)} refuses {in_words(refusal.when)}"
             assert (said in told) is holds, (version, role)
+
+
+@for_each(
+    ("terms", "told"),
+    [
+        (("backend = fake",), "transfer backend fake"),
+        (("flag-a", "flag-b"), "--flag-a with --flag-b"),
+        (("flag-a = x", "flag-b > 1", "attention-tp > 1"), "--flag-a x with --flag-b above 1 and attention TP above 1"),
+        (("flag-a", "backend != nixl mooncake"), "--flag-a with transfer backend other than nixl or mooncake"),
+        (("env SGLANG_X", "not flag-a"), "SGLANG_X with no --flag-a"),
+    ],
+)
+def test_a_refusal_is_told_in_words(terms: tuple[str, ...], told: str) -> None:
+    assert in_words(terms) == told
 
 
 @for_each("refusal", [each for each in REFUSALS if len(each.when) > 1], ids=lambda each: str(each.when))
@@ -142,7 +156,7 @@ def test_a_refusal_needs_all_of_its_terms(refusal: Refusal) -> None:
     for term in refusal.when:
         if not term.startswith("not "):
             line = f"{flags(refusal, term)} --disaggregation-mode {refusal.role or 'decode'}"
-            assert f"sglang {spell(version)} refuses {' with '.join(refusal.when)}" not in refused(line, spell(version))
+            assert f"sglang {spell(version)} refuses {in_words(refusal.when)}" not in refused(line, spell(version))
 
 
 def refused(line: str, version: str) -> list[str]:

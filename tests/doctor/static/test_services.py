@@ -148,7 +148,7 @@ def test_a_pod_that_others_call_listens_on_more_than_loopback(
 
 def test_the_flag_that_is_missing_is_said() -> None:
     (one,) = found(pods(decode=WIDE), "PD224")
-    assert one.headline == "prefill listens on 127.0.0.1 alone, where Service prefill cannot connect"
+    assert one.headline == "prefill listens only on 127.0.0.1, to which Service prefill cannot connect"
     assert one.fix == "start prefill with --host 0.0.0.0"
     assert "no --host, so 127.0.0.1" in one.evidence[0]
     (old,) = found(pods(decode=WIDE, image="lmsysorg/sglang:v0.5.10"), "PD224")
@@ -194,7 +194,7 @@ def test_containers_and_hosts_have_loopbacks_of_their_own() -> None:
         )
     )
     (both,) = found(manifest(compose.format("", "", "")), "PD224")
-    assert both.headline == "prefill and decode listen on 127.0.0.1 alone, where the router cannot connect"
+    assert both.headline == "prefill and decode listen only on 127.0.0.1, to which the router cannot connect"
     shared = ", network_mode: host"
     local = compose.replace("//prefill", "//127.0.0.1").replace("//decode", "//localhost")
     assert not found(manifest(local.format(shared, shared, shared)), "PD224")

@@ -127,7 +127,7 @@ def test_images_that_say_which_release_they_are(image: str, told: bool) -> None:
 
 def test_a_topologys_image_is_looked_at_too() -> None:
     (said,) = found(topology("targets.kubernetes.image=lmsysorg/sglang"), "PD608")
-    assert said.fix == "pin the image to a tag: lmsysorg/sglang:<tag>"
+    assert said.fix == "pin the image to a tag: lmsysorg/sglang:TAG"
     assert not found(topology("targets.slurm.container.image=/images/sglang.sqsh"), "PD608")
 
 
@@ -178,9 +178,9 @@ def test_names_on_the_hosts_network(flags: str, dns: str, told: bool) -> None:
     ("worker", "env", "told"),
     [
         ("", "", []),
-        ("", "{name: MC_TE_METRIC, value: '1'}", ["leader has MC_TE_METRIC not set, worker 1"]),
-        ("--page-size 64", "", ["leader has --page-size not set, worker 64"]),
-        ("--trust-remote-code", "", ["leader has --trust-remote-code not set, worker given"]),
+        ("", "{name: MC_TE_METRIC, value: '1'}", ["MC_TE_METRIC is not set on the leader and 1 on the worker"]),
+        ("--page-size 64", "", ["--page-size is not set on the leader and 64 on the worker"]),
+        ("--trust-remote-code", "", ["--trust-remote-code is not set on the leader and set on the worker"]),
         ("--node-rank 3", "", []),
     ],
 )

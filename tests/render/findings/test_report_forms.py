@@ -135,6 +135,8 @@ def test_sarif_has_a_rule_and_a_place_for_each_result(report: Report) -> None:
         assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
         assert result["level"] in ("error", "warning")
         assert result["message"]["text"]
+    for rule in rules:
+        assert "|" not in rule["shortDescription"]["text"] + rule["help"]["text"], "a placeholder of the catalogue"
     physical = run["results"][0]["locations"][0]["physicalLocation"]
     assert physical == {"artifactLocation": {"uri": "router.log"}, "region": {"startLine": 7}}
     assert run["results"][1]["suppressions"][0]["justification"] == "a tiny model"
