@@ -202,8 +202,8 @@ ENTRIES: tuple[Entry, ...] = (
         "bootstrap server. It breaks when plain data parallel (no DP attention) is used on prefill in the releases "
         'that check the attention rank ("follow_bootstrap_room conflict", about half of the requests fail with dp 2), '
         "when a router picks ranks by itself, and when --load-balance-method round_robin is carried over a release "
-        "where its meaning changed: before 0.5.8 it alone followed the room; later, follow_bootstrap_room does. "
-        "--prefill-round-robin-balance has an effect on decode before 0.5.8 only. Next: dp settings and "
+        "where its meaning changed: before 0.5.8 it alone followed the room; follow_bootstrap_room does so in later "
+        "releases. --prefill-round-robin-balance has an effect on decode before 0.5.8 only. Next: dp settings and "
         "--load-balance-method of both roles.",
         "{fix|set --load-balance-method auto on both roles}",
         (Needs.TOPOLOGY, Needs.ENDPOINT),

@@ -151,9 +151,9 @@ ENTRIES: tuple[Entry, ...] = (
         "A NIXL prefill rank reads announcements in one thread, and a frame it does not expect ends that thread while "
         "the process lives on. From 0.5.13 to 0.5.15 decode's own abort message is such a frame: one client that "
         'leaves, and this rank accepts no room any more. From 0.5.21 on it says so ("prefill bootstrap_thread died on '
-        'engine_rank"); older releases leave only the traceback of a thread. For one of these, update SGLang to '
-        '0.5.16 or later; a bug of pdctl\'s own engine leaves "KV manager thread died". Next: the first "Foreign '
-        "traffic\" or assertion in the prefill's log.",
+        "engine_rank\"); older releases leave only the traceback of a thread. Where decode's abort was that frame, "
+        'update SGLang to 0.5.16 or later; a bug of pdctl\'s own engine leaves "KV manager thread died". Next: the '
+        'first "Foreign traffic" or assertion in the prefill\'s log.',
         "restart {instance}",
         (Needs.LOG,),
         "NIXL, 0.5.3 to 0.5.23; common from 0.5.13 to 0.5.15",
