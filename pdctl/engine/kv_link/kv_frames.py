@@ -53,6 +53,7 @@ Endpoint = Annotated[str, Meta(pattern=r"^tcp://.{1,255}:[0-9]{1,5}$", max_lengt
 MAX_MESSAGE = 2 * MAX_FRAME
 QUEUE = 16384  # frames to one peer before a send is refused
 BACKLOG = 1024  # connections waiting to be accepted
+GREETING_WITHIN = 10_000  # ms a connection may stay silent, instead of libzmq's 30 s: each holds a file descriptor
 ROW_VERSION = 1
 MAX_TOP_LOGPROBS = 128
 ANY = 2**31  # token ids and counts of a metadata row are i32 on the wire
@@ -335,6 +336,7 @@ class Inbox:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], ip: str, keys: SocketKeys | None = None) -> None:
         self.socket = _socket(context, zmq.PULL, ":" in ip)
         self.socket.setsockopt(zmq.BACKLOG, BACKLOG)
+        self.socket.setsockopt(zmq.HANDSHAKE_IVL, GREETING_WITHIN)
         if keys is not None:
             keys.listen(self.socket)
         self.monitor = self.socket.get_monitor_socket(

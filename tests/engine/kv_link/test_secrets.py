@@ -11,6 +11,7 @@ import zmq
 
 from pdctl.deployment_secret import ENV, DeploymentSecret
 from pdctl.engine.ipc.channels import SocketKeys
+from pdctl.engine.kv_link import kv_frames
 from pdctl.engine.kv_link.kv_frames import Inbox, Link, codec
 from pdctl.engine.kv_link.room_state import KVPoll
 from tests.cases import for_each
@@ -47,6 +48,16 @@ def test_ranks_of_two_deployments_say_at_once_what_differs(
         assert receiver.failure.code == "mismatch", "a registration that nobody answers ends otherwise, and later"
         assert ENV in receiver.failure.message
         prefill.woken.wait("line in the prefill's log", lambda: "Turned away" in caplog.text)
+
+
+def test_a_connection_that_never_greets_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each holds a file descriptor, which the next decode may need."""
+    monkeypatch.setattr(kv_frames, "GREETING_WITHIN", 200)
+    with bootstrap() as server, prefill_side(server.port, secret=ONE) as prefill:
+        host, _, port = prefill.manager.endpoint.removeprefix("tcp://").rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=20) as silent:
+            while silent.recv(4096):  # the rank's own greeting; libzmq alone would leave it open for 30 s
+                pass
 
 
 def test_strangers_are_turned_away_before_a_byte_of_theirs_is_read(caplog: pytest.LogCaptureFixture) -> None:
