@@ -238,7 +238,7 @@ def raising(owner, name, wanted):
             raise KeyError("nobody foresaw")
         return before(*words)
     setattr(owner, name, call)
-if sys.orig_argv[1:3] == ["-m", "pdctl.launch"]:
+if "pdctl.launch" in sys.orig_argv:
     from pdctl.launch import process, readiness
     if {what!r} == "watch":
         raising(readiness.ReadinessWatch, "_probe", lambda watch: watch._spec.name == "decode-0")

@@ -86,7 +86,7 @@ def test_the_environment_is_checked_once_for_both_roles(sheet: Sheet) -> None:
     more = "transfer: {env: {SGLANG_DISAGGREGATION_WAITING_TIMEOUT: 60s}}\n"
     plan = planned(sheet, "0.5.23", more=more)
     (said,) = cautions(plan, "environment")
-    assert said.startswith("prefill and decode: SGLANG_DISAGGREGATION_WAITING_TIMEOUT=60s is no whole number")
+    assert said.startswith("prefill and decode: SGLANG_DISAGGREGATION_WAITING_TIMEOUT=60s is not a whole number")
     assert not cautions(planned(sheet, "0.5.23", more=more.replace("60s", "60")), "environment")
 
 

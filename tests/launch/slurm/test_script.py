@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
+import shlex
 from pathlib import Path
 
 import pytest
 
+from pdctl import program
 from pdctl.errors import LaunchError, UsageError
 from pdctl.launch import deployment_plan
 from pdctl.launch.run_directory import RunDir
@@ -85,7 +86,7 @@ def test_every_pool_is_a_component_with_its_own_partition(tmp_path: Path) -> Non
         "#SBATCH --qos=high",
         "#SBATCH --comment=pd",
         "",
-        f"exec {sys.executable} -m pdctl.launch.slurm /shared/blue",
+        f"exec {shlex.join(program.command('pdctl.launch.slurm'))} /shared/blue",
     ]
 
 
@@ -143,7 +144,7 @@ def test_a_job_for_each_instance_asks_for_its_hosts_alone(tmp_path: Path) -> Non
     assert "#SBATCH --nodes=1" in leader
     held = submission.holder(mixed, parts[2], "blue", Path("/shared/blue"))
     assert "#SBATCH --partition=h200" in held
-    assert held.endswith(f'exec {sys.executable} -m pdctl.launch.slurm.queue "$1"\n')
+    assert held.endswith(f'exec {shlex.join(program.command("pdctl.launch.slurm.queue"))} "$1"\n')
     decode = [spec for spec in deployment_plan.deployment(mixed, plan).specs if spec.instance == "decode-0"]
     assert submission.planned_step(mixed, parts, plan, decode)[:2] == ["srun", "--jobid=JOB2"]
 
