@@ -11,13 +11,12 @@ from pdctl import user_files
 from pdctl.cli import log_sources
 from pdctl.cli.exits import reraise
 from pdctl.cli.parameters import argument, option
-from pdctl.errors import NotFoundError, NotProbedError, PdctlError, UsageError
+from pdctl.errors import NotProbedError, PdctlError, UsageError
 from pdctl.fleet import completion_stream
 from pdctl.http_auth import key_of
 from pdctl.launch import credentials, launched, run_health
-from pdctl.launch.run_choice import describe_ended, find_run
+from pdctl.launch.run_choice import find_run
 from pdctl.launch.run_directory import RunDir, home
-from pdctl.launch.run_record import State
 from pdctl.render import answer, term
 from pdctl.units import flag_seconds
 
@@ -143,9 +142,6 @@ def _source(name: str | None, url: str | None, key_env: str) -> tuple[AnswerSour
     run = find_run(root, name)
     if name is None:
         log_sources.tell_choice(launched.LaunchedRun(root, run))
-    if run.state in (State.FAILED, State.STOPPED):  # only a run named explicitly can be over here
-        raise NotFoundError(
-            f"run `{run.name}` {describe_ended(run)}: nobody is left to ask", f"pdctl diagnose --run {run.name}"
-        )
+    run_health.refuse_to_ask(run, ((run.deployment.router or run.deployment.roles[0]).name,))
     source = answer.AnswerSource(run.name, run.deployment.url, run.deployment.served_name)
     return source, key or credentials.api_key(run.deployment)

@@ -197,9 +197,11 @@ def _observed(watch: FleetWatch, interval: float, count: int | None, run: str) -
         now = round(time.monotonic() - began, 3)
         due = now + interval
         at = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        directory = RunDir.of(home(os.environ), run) if run else None
+        if directory is not None:
+            run_health.refuse_to_ask(directory.load())
         found = watch.look(now)
         done += 1
-        directory = RunDir.of(home(os.environ), run) if run else None
         recorded = directory.load() if directory is not None else None
         deaths = run_health.describe_deaths(recorded, directory) if recorded is not None and directory else ()
         yield RecordedLook(at, found.observation, (*found.notes, *deaths))

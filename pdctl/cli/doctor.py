@@ -16,7 +16,7 @@ from pdctl import user_files
 from pdctl.cli.exits import reraise
 from pdctl.cli.parameters import argument, option
 from pdctl.doctor import selection
-from pdctl.errors import ExitCode, NotFoundError, NotProbedError, UsageError
+from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.quick_definitions import NamedTuple
 from pdctl.render.findings.report_forms import ReportForm
 
@@ -181,9 +181,10 @@ def of_run(name: str | None, static: bool) -> Subject:
     from pdctl.cli import log_sources
     from pdctl.doctor import request as asking
     from pdctl.launch import clusters, credentials, launched, run_health
-    from pdctl.launch.run_choice import describe_ended, find_run
+    from pdctl.launch.run_choice import find_run
     from pdctl.launch.run_directory import RunDir, home
     from pdctl.launch.run_record import State
+    from pdctl.render import term
 
     root = home(os.environ)
     cluster = clusters.meant(root, name)
@@ -200,29 +201,34 @@ def of_run(name: str | None, static: bool) -> Subject:
     if name is None:
         log_sources.tell_choice(launched.LaunchedRun(root, run))
     if run.state is State.STOPPED and not static:
-        why = run.outcome.message if run.outcome is not None else "it was stopped"
-        raise NotProbedError(f"run {run.name} is over ({why}): nothing of it can be asked", f"pdctl logs {run.name}")
-    directory, over = RunDir.of(root, run.name), run_health.is_over(run)
+        run_health.refuse_to_ask(run)
+    directory, ended = RunDir.of(root, run.name), run_health.describe_end(run)
+    foreign = {} if static or ended else run_health.foreign_listeners(run)
+    endpoints = () if static or ended else run_health.endpoints(run.deployment)
+    left = tuple(endpoint for endpoint in endpoints if endpoint.name not in foreign)
+    logs, router = run_health.logs(run, directory), run.deployment.router
+    if foreign and (not left or (router is not None and router.name in foreign)):  # the plan's would be asked instead
+        run_health.refuse_to_ask(run)
+    for words in foreign.values():
+        term.err().write(f"note: {words}: nothing is sent there")
     written = run_health.planned(run, directory)
     found = asking.of_plan(*written) if written is not None else asking.Subject(asking.Request(), run.name)
-    logs, router = run_health.logs(run, directory), run.deployment.router
     request = replace(
         found.request,
         topology=run_health.as_running(written[0], run) if written is not None else None,
-        endpoints=() if static or over else run_health.endpoints(run.deployment),
+        endpoints=left,
         router=router.url if router is not None else "",
         model=run.deployment.served_name,
         logs=tuple(logs),
         names=logs,
         run=run.name,
-        own={} if static or over else run_health.own(run),
-        folders={} if static or over else run_health.folders(directory),
+        own={} if static or ended else run_health.own(run),
+        folders={} if static or ended else run_health.folders(directory),
         ended=() if static else run_health.ended(run, directory),
         key=credentials.api_key(run.deployment),
         since=run.created,  # an earlier run of the same name may have written to the same files
     )
-    title = f"run {run.name} {describe_ended(run)}" if over else f"run {run.name}"
-    return asking.Subject(request, title, found.suppressions, run.name, over)
+    return asking.Subject(request, ended or f"run {run.name}", found.suppressions, run.name, bool(ended))
 
 
 def _look(subject: Subject, chosen: Selection) -> tuple[Facts, Report]:

@@ -11,7 +11,7 @@ from pdctl.deployment_secret import DeploymentSecret
 from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.fleet.observations import Endpoint
 from pdctl.http_auth import key_of
-from pdctl.launch import credentials, turned_instances
+from pdctl.launch import credentials, run_health, turned_instances
 from pdctl.launch.deployment import ServerRole
 from pdctl.launch.run_choice import find_run
 from pdctl.launch.run_directory import RunDir, home
@@ -73,6 +73,8 @@ def command(
     pdctl role-switch http://10.0.0.7:30000 --to prefill --router http://10.0.0.1:8000
     """
     found, name, url = _where(instance, run, bool(router))
+    if found is not None:
+        run_health.refuse_to_ask(found)
     routers = tuple(one.rstrip("/") for one in router or ()) or _routers(found)
     order = SwitchOrder(
         name=name,

@@ -222,7 +222,8 @@ def calibrate(
     pdctl simulate calibrate blue --base gpu-8b
     """
     # Imported late: a simulation needs nothing of a launch.
-    from pdctl.launch import credentials, launched, run_health
+    from pdctl.launch import clusters, credentials, run_health
+    from pdctl.launch.run_choice import find_run
     from pdctl.launch.run_directory import home
     from pdctl.simulation.calibration import CalibrationTarget, write_profile
     from pdctl.simulation.calibration import calibrate as measure
@@ -230,11 +231,14 @@ def calibrate(
     limit = flag_seconds("--timeout", timeout, positive=True)
     begun = read_profile(base)
     with term.to_file(None if output_file is None else Path(output_file)) as stream:  # before minutes of measuring
-        found = launched.find_launched(home(os.environ), run)
+        fix = "calibrate one of this machine"
+        if (cluster := clusters.meant(home(os.environ), run)) is not None:
+            raise UsageError(f"run {cluster.name} runs on a cluster, which cannot be calibrated", fix)
+        found = find_run(home(os.environ), run)
         deployment = found.deployment
-        if deployment is None or not deployment.checkpoint:
-            what = "runs on a cluster" if deployment is None else "has no checkpoint on this machine"
-            raise UsageError(f"run {found.name} {what}, which cannot be calibrated", "calibrate one of this machine")
+        if not deployment.checkpoint:
+            raise UsageError(f"run {found.name} has no checkpoint on this machine, which cannot be calibrated", fix)
+        run_health.refuse_to_ask(found)
         target = CalibrationTarget(
             deployment.url,
             run_health.endpoints(deployment),

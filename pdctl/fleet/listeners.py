@@ -54,6 +54,11 @@ def holder(port: int) -> Holder:
     return _listeners(frozenset((port,)), NOBODY).get(port, Holder(None))
 
 
+def listening(ports: Collection[int], own: Mapping[int, str]) -> Mapping[int, Holder]:
+    """The holders of those `ports` on which something listens; of several on one port, the one of `own`."""
+    return _listeners(frozenset(ports), own)
+
+
 def connected_use(port: int) -> str:
     """How connections alone keep a server from listening on `port`, in words; empty if something listens, or nothing.
 
@@ -144,13 +149,14 @@ def _listeners(ports: frozenset[int], own: Mapping[int, str]) -> dict[int, Holde
         if state == LISTEN and (port := int(where.rpartition(":")[2], 16)) in ports
     }
     found = dict.fromkeys(inodes.values(), Holder(None))
-    found.update((port, process(pid, own)) for port, pid in _owners(inodes))
+    owners = sorted(_owners(inodes), key=lambda owner: owner[1] in own)  # what comes last is kept
+    found.update((port, process(pid, own)) for port, pid in owners)
     return found
 
 
 def _owners(inodes: Mapping[str, int]) -> Iterator[tuple[int, int]]:
-    """Port and pid, for all processes that /proc shows to this user."""
-    left = set(inodes.values())
+    """Port and pid of each listening socket's first holder, for all processes that /proc shows to this user."""
+    left = set(inodes)
     for folder in PROC.iterdir() if left else ():
         if not left:
             return
@@ -158,10 +164,10 @@ def _owners(inodes: Mapping[str, int]) -> Iterator[tuple[int, int]]:
             continue
         with contextlib.suppress(OSError):  # another user's process, or one that has just ended
             for link in (folder / "fd").iterdir():
-                port = inodes.get(_inode(link))
-                if port in left:
-                    left.discard(port)
-                    yield port, int(folder.name)
+                inode = _inode(link)
+                if inode in left:
+                    left.discard(inode)
+                    yield inodes[inode], int(folder.name)
 
 
 def _inode(link: Path) -> str:

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pdctl.fleet import bootstrap_probe, engine_probe, http_client, load_probe, router_probe
+from pdctl.errors import NotProbedError
+from pdctl.fleet import bootstrap_probe, engine_probe, http_client, listeners, load_probe, router_probe
 from pdctl.fleet.observations import Ended, Endpoint
 from pdctl.launch import credentials, ending_reasons, procfs, storage
 from pdctl.launch.deployment import OnDeath, ServerRole, Spec
@@ -18,7 +19,7 @@ from pdctl.launch.run_record import OVER, EventKind, Process, Run, State
 from pdctl.launch.storage import storage_trouble
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from pdctl.fleet.load_probe import InstanceLoad
     from pdctl.launch.deployment import Deployment
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 
 PROBE = 3.0  # seconds one probe may take
+LONGEST_COMMAND = 120  # characters shown of who holds a port
 SILENT = "silent"  # in place of a status if there was no answer
 
 
@@ -93,15 +95,17 @@ class RunHealth:
 
 
 def probe(run: Run, directory: RunDir) -> RunHealth:
-    over = run.condition in (State.STOPPED, State.FAILED)
-    spec = run.deployment.router
-    key = credentials.api_key(run.deployment) if not over else ""
+    router = run.deployment.router
+    foreign = foreign_listeners(run)
+    asks = {spec.name for spec in run.deployment.specs if run.lives(run.process(spec.name))} - set(foreign)
+    key = credentials.api_key(run.deployment) if asks else ""
     with ThreadPoolExecutor(max_workers=17) as pool:
-        asked = pool.submit(router_probe.fetch, spec.url, PROBE, key) if spec and not over else None
-        answers = tuple(pool.map(lambda entry: _ask(run, entry, key), run.deployment.specs))
+        asked = pool.submit(router_probe.fetch, router.url, PROBE, key) if router and router.name in asks else None
+        answers = tuple(pool.map(lambda spec: _ask(spec, key) if spec.name in asks else None, run.deployment.specs))
         state = asked.result() if asked is not None else router_probe.RouterState(False, False)
     instances = tuple(
-        _instance(run, entry, said, state, directory) for entry, said in zip(run.deployment.specs, answers, strict=True)
+        _instance(run, spec, said, state, directory, foreign.get(spec.name, ""))
+        for spec, said in zip(run.deployment.specs, answers, strict=True)
     )
     began = max((event.at for event in run.events if event.kind is EventKind.SERVING), default=0.0)
     ready = run.condition is State.SERVING and not any(instance.missing for instance in instances)
@@ -160,9 +164,9 @@ class _Said:
     load: InstanceLoad | None = None
 
 
-def _ask(run: Run, spec: Spec, key: str) -> _Said | None:
-    """Ask one server; None for the router, and for a process that is not running."""
-    if spec.role is ServerRole.ROUTER or not run.lives(run.process(spec.name)):
+def _ask(spec: Spec, key: str) -> _Said | None:
+    """Ask one server; None for the router."""
+    if spec.role is ServerRole.ROUTER:
         return None
     health = http_client.get(spec.url + spec.health_path, PROBE, key=key)
     if not health.reached:
@@ -176,7 +180,7 @@ def _ask(run: Run, spec: Spec, key: str) -> _Said | None:
 
 
 def _instance(
-    run: Run, spec: Spec, said: _Said | None, state: router_probe.RouterState, directory: RunDir
+    run: Run, spec: Spec, said: _Said | None, state: router_probe.RouterState, directory: RunDir, foreign: str
 ) -> InstanceHealth:
     process = run.process(spec.name)
     alive = run.lives(process)
@@ -186,6 +190,9 @@ def _instance(
             ending_reasons.in_words(process.exit) if process.exit else "not running" if process.pid else "not started"
         )
         missing += _restart_planned(run, spec)
+        missing += f"; {foreign}" if foreign else ""
+    elif foreign:
+        missing, health = foreign, SILENT
     elif spec.role is ServerRole.ROUTER:
         health = "200" if state.ready else "not ready" if state.reached and not state.unauthorized else state.reason
         missing = "" if state.ready else f"/readiness: {state.reason}"
@@ -309,15 +316,45 @@ def _lacks(spec: Spec, said: _Said, state: router_probe.RouterState, routed: boo
     return ""
 
 
-def is_over(run: Run) -> bool:
-    """Whether the run failed and no process of it is left to ask."""
-    return run.state.value == "failed" and not run.survivors
-
-
 def describe_end(run: Run) -> str:
     """How a run ended of which nothing is left to ask; "" while something of it may answer."""
     over = run.condition in OVER and not run.survivors
     return f"run {run.name} {describe_ended(run)}" if over else ""
+
+
+def foreign_listeners(run: Run) -> dict[str, str]:
+    """Name → who listens on its port instead of it, for each process of the run whose port is somebody else's.
+
+    The API key of the run, and whatever else is meant for it, must not be sent there. What only /proc of another host
+    could tell, and a listener that another user runs (as a container's port is held) for a process that lives, is left
+    out.
+    """
+    if run.allocation is not None:
+        return {}
+    family = own(run)
+    if run.supervisor is not None and run.alive:  # what it has started since the record was read
+        family.update(dict.fromkeys(procfs.descendants(run.supervisor), run.name))
+    specs = {spec.port: spec for spec in run.deployment.specs}
+    found = {}
+    for port, holder in listeners.listening(specs, family).items():
+        lives = run.lives(run.process(specs[port].name))
+        if holder.pid not in family and (holder.pid is not None or not lives):
+            who = f"pid {holder.pid} ({holder.command[:LONGEST_COMMAND]})" if holder.pid is not None else "another user"
+            found[specs[port].name] = f"port {port} of {specs[port].name} is held by {who}, not by run {run.name}"
+    return found
+
+
+def refuse_to_ask(run: Run, names: Collection[str] | None = None) -> None:
+    """Raise NotProbedError for a run that is over, and where the port of one of `names` (None: all) is not its own.
+
+    Every verb that sends something to the servers of a run asks this first.
+    """
+    if run.condition in OVER:
+        what = f"run {run.name} {describe_ended(run)}: nothing of it can be asked"
+        raise NotProbedError(what, f"pdctl diagnose --run {run.name}")
+    for name, words in foreign_listeners(run).items():
+        if names is None or name in names:
+            raise NotProbedError(f"{words}: nothing is sent there", f"pdctl status {run.name}")
 
 
 def describe_deaths(run: Run, directory: RunDir) -> tuple[str, ...]:

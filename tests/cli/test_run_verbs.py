@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -13,16 +14,22 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from pdctl.cli import ask
+from pdctl.fleet import listeners
+from pdctl.launch import procfs
 from pdctl.launch.deployment import ServerRole
+from pdctl.launch.run_directory import RunDir
+from pdctl.launch.run_record import Run, RunOutcome, State, with_process
 from tests.cases import for_each
 from tests.cli.shell import Shell
-from tests.cli.verb import Verb
+from tests.cli.verb import Verb, within
 from tests.launch.conftest import DEADLINE, eventually, standin
+from tests.launch.runs import living
 from tests.ports import free_ports
 
 
@@ -291,7 +298,7 @@ def test_in_the_foreground_one_ctrl_c_ends_it_and_the_code_is_the_signals(shell:
     assert status.stdout.startswith("blue: stopped at ")
     doctor = shell.run("doctor", "--run", "blue")
     assert doctor.returncode == 4
-    assert "run blue is over (stopped by SIGINT)" in doctor.stderr
+    assert "run blue was stopped: stopped by SIGINT: nothing of it can be asked" in doctor.stderr
 
 
 def test_a_detached_launch_that_fails_says_why_in_the_foreground(shell: Shell) -> None:
@@ -442,9 +449,12 @@ def test_after_a_death_status_and_doctor_say_the_recorded_cause_and_where_to_loo
     assert "No line of " in status.stdout  # a process that is killed cannot write one, and no error stands before it
     assert "\n    decode-0 | [" not in status.stdout
     why = "failed: decode-0 was killed by SIGKILL (from outside, or OOM-killed: see dmesg)"
-    for words, said in (((), "no run is alive; the last to end, `blue`,"), (("--run", "blue"), "run `blue`")):
+    for words, code, said in (
+        ((), 5, "no run is alive; the last to end, `blue`,"),
+        (("--run", "blue"), 4, "run blue"),
+    ):
         asked = shell.run("ask", "Hello", *words)
-        assert (asked.returncode, asked.stdout) == (5, "")
+        assert (asked.returncode, asked.stdout) == (code, "")
         assert asked.stderr.startswith(f"error: {said} {why}")
         assert asked.stderr.endswith("\n  fix: pdctl diagnose --run blue\n")
     for verb in ("diagnose", "rooms", "logs"):
@@ -476,3 +486,114 @@ def test_nothing_was_ever_launched(shell: Shell) -> None:
     assert shell.run("ls").stderr == "no run was ever launched here\n"
     assert shell.run("status").returncode == 5
     assert shell.run("down").returncode == 0
+
+
+KEY = "the-key-of-this-run"
+
+
+@contextlib.contextmanager
+def listener(port: int) -> Iterator[list[str]]:
+    """A server of this very process, and the heads of the requests that it got."""
+    heads: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            heads.append(f"{self.path} {self.headers}")
+            self.send_response(200)
+            self.send_header("content-length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield heads
+        finally:
+            server.shutdown()
+            thread.join(DEADLINE)
+
+
+def keyed(root: Path, **changes: object) -> Run:
+    """A run whose servers require KEY and whose supervisor is this process; none of its processes lives."""
+    run, key = living(root, "blue"), root / "key"
+    key.write_text(KEY)
+    deployment = run.deployment
+    roles = tuple(dataclasses.replace(spec, argv=(*spec.argv, "--api-key-file", str(key))) for spec in deployment.roles)
+    deployment = dataclasses.replace(deployment, roles=roles, checkpoint=str(root))
+    run = dataclasses.replace(run, deployment=deployment, state=State.SERVING)
+    run = dataclasses.replace(run, **changes)  # type: ignore[arg-type]
+    RunDir.of(root, "blue").save(run)
+    return run
+
+
+# Answers whoever knows the key.
+WITH_KEY = """
+import http.server, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.headers["authorization"] == f"Bearer {sys.argv[2]}" else 401)
+        self.send_header("content-length", "0")
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+ASKING = (
+    ("ask", "--run", "blue", "hi"),
+    ("simulate", "calibrate", "blue", "--timeout", "5s"),
+    ("autoscale", "advise", "--run", "blue", "--count", "1", "--timeout", "2s"),
+    ("role-switch", "prefill-0", "--to", "decode", "--run", "blue"),
+)
+
+
+@pytest.mark.parametrize("state", [State.FAILED, State.STOPPED, State.STALE])
+def test_nothing_is_sent_to_the_ports_of_a_run_that_is_over(tmp_path: Path, state: State) -> None:
+    ended: dict[str, object] = {"state": state, "outcome": RunOutcome("router was killed by SIGKILL", code=1)}
+    if state is State.STALE:  # its record says that it serves
+        ended = {"supervisor_started": "other-1"}
+    run = keyed(tmp_path, **ended)
+    env = {**os.environ, "PDCTL_HOME": str(tmp_path)}
+    with contextlib.ExitStack() as stack:
+        heads = [stack.enter_context(listener(port.port)) for spec in run.deployment.specs for port in spec.ports]
+        said = {}
+        for words in ASKING:
+            done = within(*words, env=env)
+            assert done.returncode == 4, (words, done.stderr)
+            said[words] = done.stderr
+        for words in (("doctor", "--run", "blue"), ("status", "blue"), ("logs", "blue"), ("diagnose", "--run", "blue")):
+            within(*words, env=env)
+        assert not any(heads), heads
+    (words,) = set(said.values())  # the same in every verb
+    why = {State.FAILED: "failed: router was", State.STOPPED: "was stopped: router was", State.STALE: "is stale: its"}
+    assert words.startswith(f"error: run blue {why[state]} ")
+    assert words.endswith(": nothing of it can be asked\n  fix: pdctl diagnose --run blue\n")
+
+
+@pytest.mark.skipif(not procfs.LINUX, reason="/proc tells who listens")
+def test_the_key_of_a_run_goes_to_its_own_processes_alone(tmp_path: Path) -> None:
+    """The prefill's port is held by a process that the record names; the decode's and the router's by this one."""
+    run = keyed(tmp_path)
+    prefill, decode, router = run.deployment.specs
+    env = {**os.environ, "PDCTL_HOME": str(tmp_path)}
+    with contextlib.ExitStack() as stack:
+        fakes = [stack.enter_context(listener(spec.port)) for spec in (decode, router)]
+        own = stack.enter_context(subprocess.Popen([sys.executable, "-c", WITH_KEY, str(prefill.port), KEY]))
+        stack.callback(own.kill)
+        process = dataclasses.replace(
+            run.process("prefill-0"), pid=own.pid, started=procfs.identity(own.pid), generation=1
+        )
+        RunDir.of(tmp_path, "blue").save(with_process(run, process))
+        eventually(lambda: listeners.is_listening("127.0.0.1", prefill.port), "it listens")
+        status = json.loads(within("status", "blue", "-o", "json", env=env).stdout)
+        assert status["instances"][0]["health"] == "200", status
+        assert f"held by pid {os.getpid()} (" in status["instances"][1]["missing"]
+        said = [within(*words, env=env) for words in (*ASKING, ("doctor", "--run", "blue"))]
+        assert not any(fakes), fakes
+    assert [done.returncode for done in said] == [4] * len(said), said
+    held = f"port {router.port} of router is held by pid {os.getpid()} ("
+    assert said[0].stderr.startswith(f"error: {held}")
+    assert said[0].stderr.endswith("), not by run blue: nothing is sent there\n  fix: pdctl status blue\n")
