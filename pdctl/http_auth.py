@@ -26,7 +26,7 @@ from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 SIGNATURE = "x-pdctl-signature"  # a request's signature: "1 MILLISECONDS NONCE MAC"
 PURPOSE = "http-request"
@@ -39,8 +39,13 @@ KEY_FLAGS = frozenset(("--api-key", "--admin-api-key"))
 KEY_VARIABLE, ADMIN_VARIABLE = "PDCTL_API_KEY", "PDCTL_ADMIN_API_KEY"
 
 
-def host_problem(headers: Iterable[tuple[bytes, bytes]], version: str) -> str:
-    """Return why RFC 9112, 3.2, wants a head answered with 400; empty if it does not. Names are lower-case."""
+def head_problem(headers: Collection[tuple[bytes, bytes]], version: str) -> str:
+    """Return why a head is to be answered with 400; empty if it is not. Names are lower-case.
+
+    RFC 9112, 3.2: one Host that is one. Of several different credentials no two servers would take the same.
+    """
+    if len({value for name, value in headers if name == b"authorization"}) > 1:
+        return "The request has several Authorization headers that differ."
     hosts = [value for name, value in headers if name == b"host"]
     if len(hosts) > 1:
         return f"The request has {len(hosts)} Host headers."

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import httptools
 import orjson
 
-from pdctl.http_auth import host_problem
+from pdctl.http_auth import head_problem
 from pdctl.quick_definitions import NamedTuple
 from pdctl.router.clients import JSON, PHRASES, SHARE, AcceptLoop, Exchange, PeerShares, error_body
 from pdctl.router.log import Throttled
@@ -147,7 +147,7 @@ class ClientConnection(asyncio.Protocol):
         if self._field_size > MAX_HEAD:  # it ended in the piece that made it too large
             self._refuse(431, TOO_LARGE)
             return
-        problem = host_problem(self._headers, self._parser.get_http_version())
+        problem = head_problem(self._headers, self._parser.get_http_version())
         if problem:
             self._refuse(400, problem)
             return

@@ -159,6 +159,11 @@ def test_a_client_that_waits_for_100_continue_gets_it() -> None:
         (b"GET /health HTTP/1.1\r\nhost: r\r\nx: " + b"y" * (1 << 16) + b"\r\n\r\n", 431, "65536 bytes"),
         (b"GET /health HTTP/1.1\r\n\r\n", 400, "no Host header"),
         (b"GET /health HTTP/1.1\r\nhost: r\r\nHost: r\r\n\r\n", 400, "2 Host headers"),
+        (
+            b"GET /health HTTP/1.1\r\nhost: r\r\nauthorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n",
+            400,
+            "several Authorization headers that differ",
+        ),
         (b"GET /health HTTP/1.1\r\nhost: a b\r\n\r\n", 400, "not the name or address of a host"),
         (b"POST /generate HTTP/1.1\r\nhost: r\r\ncontent-length: 2000\r\n\r\n", 413, "--max-payload-size 1000"),
         (CHUNKED + b"800\r\n" + b"x" * 2048 + b"\r\n", 413, "--max-payload-size 1000"),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from pdctl.engine.config.process_log import LogRate
-from pdctl.http_auth import host_problem
+from pdctl.http_auth import head_problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -217,7 +217,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return HeadRefusal(431, TOO_LARGE)
         if len(self.url) > MAX_TARGET:
             return HeadRefusal(414, f"The request's target is longer than {MAX_TARGET} bytes.")
-        problem = host_problem(self.headers, self.parser.get_http_version())
+        problem = head_problem(self.headers, self.parser.get_http_version())
         return HeadRefusal(400, problem) if problem else None
 
     def on_message_complete(self) -> None:

@@ -65,6 +65,14 @@ HEADS = {
     "a URL": (b"GET / HTTP/1.1\r\nhost: http://a/\r\n\r\n", b"400"),
     "long target": (b"GET /" + b"a" * 8000 + b" HTTP/1.1\r\nhost: a\r\n\r\n", b"414"),
     "target that fits": (b"GET /" + b"a" * 7999 + b" HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n", b"200"),
+    "two credentials": (
+        b"GET / HTTP/1.1\r\nhost: a\r\nauthorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n",
+        b"400",
+    ),
+    "one credential twice": (
+        b"GET / HTTP/1.1\r\nhost: a\r\nauthorization: a\r\nauthorization: a\r\nconnection: close\r\n\r\n",
+        b"200",
+    ),
     "none in HTTP/1.0": (b"GET / HTTP/1.0\r\n\r\n", b"200"),
     "empty": (b"GET / HTTP/1.1\r\nhost:\r\nconnection: close\r\n\r\n", b"200"),
     "IPv6": (b"GET / HTTP/1.1\r\nhost: [::1]:8000\r\nconnection: close\r\n\r\n", b"200"),
