@@ -9,7 +9,6 @@ engines.
 from __future__ import annotations
 
 import json
-import math
 import random
 import re
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence, Set
 
 MAX_ROOM = 2**53 - 1  # the largest integer every JSON tool preserves; to sglang's metadata gate 0 means "not written"
+TOO_LARGE = 2.0**63  # the parser may read an integer from here on as a float
 MAX_ITEMS = 16 * 1024  # of one batch
 PROMPT_LIMIT = 16 * 1024  # characters that the cache_aware policy looks at
 _space = re.compile(r"[ \t\n\r]*")
@@ -37,9 +37,9 @@ FIELDS = ("stream", "return_logprob", "rid", "n", "sampling_params")
 
 
 def _is_integer(value: object) -> bool:
-    """Return whether JSON regards it as an integer: 1.0 is one, and so is one too large for the parser."""
+    """Return whether engines take it for an integer: 2.0 and 1e3 are none. One too large for the parser is a float."""
     if isinstance(value, float):
-        return value.is_integer() or math.isinf(value)
+        return abs(value) >= TOO_LARGE
     return isinstance(value, int) and not isinstance(value, bool)
 
 

@@ -62,6 +62,9 @@ def test_fields_of_the_client_are_overwritten(raw: bytes, left: bytes) -> None:
         ("bootstrap_room", '"abc"', 'the JSON string "abc"; an integer is expected'),
         ("bootstrap_room", "true", "the JSON boolean true; an integer"),
         ("bootstrap_room", "1.5", "the JSON number 1.5; an integer"),
+        ("bootstrap_room", "1e3", "the JSON number 1000.0; an integer"),
+        ("bootstrap_room", "[5,2.0]", "the JSON number 2.0; an integer"),
+        ("bootstrap_port", "8998.0", "the JSON number 8998.0; an integer"),
         ("bootstrap_room", '{"x":[1,2]}', "the JSON object; an integer"),
         ("bootstrap_room", '[1,"7"]', 'the JSON string "7"; an integer'),
         ("bootstrap_room", "[[1]]", "the JSON array; an integer"),
@@ -78,7 +81,7 @@ def test_a_field_of_the_wrong_type_is_named(field: str, wrong: str, wanted: str)
     assert str(refused.value).startswith(f"{field}: {wanted}")
 
 
-@for_each("value", ["5", "null", "[5,null]", "-1", "1e999", "2.0", "1" + 40 * "0"])
+@for_each("value", ["5", "null", "[5,null]", "-1", "1e999", "1" + 40 * "0"])
 def test_numbers_that_could_be_a_room_are_replaced(value: str) -> None:
     assert read(spliced(f'{{"bootstrap_room":{value}}}'.encode()))["bootstrap_room"] == 7
 
