@@ -273,6 +273,8 @@ class PrefillAddress:
                 detail = "no prefill DP rank announced it"
             except BootstrapError as error:
                 answer, detail = None, error.message
+                if seeker.age > patience:
+                    _log_unanswered(error)
             if answer is not None:
                 return answer
             if seeker.age > patience:
@@ -368,7 +370,7 @@ def _log_unanswered(error: BootstrapError) -> None:
     if error.status:
         log.warning("Failed to get prefill server info: %d, %s", error.status, error.text)
     else:
-        log.warning("Error fetching prefill server info from bootstrap: %s", error.message)
+        log.warning("Error fetching prefill server info from bootstrap: %s", error.logged)
 
 
 def _rank_keys(dp: int, found: PullTargets) -> tuple[RankKey, ...]:

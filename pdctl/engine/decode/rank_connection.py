@@ -114,6 +114,7 @@ class RankConnection:
                 found = await self._context.loop.bootstrap.rank_endpoint(address, key, self._instance.unproven)
             except BootstrapError as error:  # noqa: PERF203  # what it guards takes milliseconds
                 if error.final or time.monotonic() - began > self._context.config.topology_timeout:
+                    log.warning("Error fetching prefill rank info from bootstrap: %s", error.logged)
                     text = (
                         f"Could not fetch bootstrap info for: prefill_dp_rank: {key.dp} prefill_cp_rank: {key.cp} "
                         f"target_tp_rank: {key.tp} and target_pp_rank {key.pp}: {error.message}"

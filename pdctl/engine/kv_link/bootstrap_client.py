@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import re
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -40,6 +41,12 @@ MAX_ANSWER = 1 << 20  # bytes
 READ = 1 << 16
 # For peers that have never served a room: each may hold a connection for its whole timeout.
 MOST_UNPROVEN, OF_ONE_HOST = 512, 64
+LOGGED = 500  # bytes of a useless answer
+# Answers of bootstrap servers that a client may be told: they say nothing of any other server.
+KNOWN = re.compile(
+    r"Missing inputs for bootstrap server\.|Prefill server not fully registered yet \(\d{1,9} workers registered\)\.|"
+    r"Bootstrap info not found for( \w{1,16}=\d{1,9}){4}"
+)
 T = TypeVar("T")
 
 
@@ -146,12 +153,17 @@ def leader_key(dp: int) -> RankKey:
 class BootstrapError(Exception):
     """A call without a usable answer; `status` and `text` are the answer's, if any. `final`: retrying cannot help.
 
+    message: what clients are told. It quotes nothing of an answer: whoever may name a bootstrap host in a request
+    would read other servers' answers with it. `logged`: the same with what was answered, for this process's log.
     errno: of the connection or, negative, of the name's lookup that failed; 0 for anything else.
     """
 
-    def __init__(self, message: str, final: bool = False, status: int = 0, text: str = "", errno: int = 0) -> None:
+    def __init__(
+        self, message: str, final: bool = False, status: int = 0, text: str = "", errno: int = 0, logged: str = ""
+    ) -> None:
         super().__init__(message)
         self.message = message
+        self.logged = logged or message
         self.final = final
         self.status = status
         self.text = text
@@ -230,9 +242,11 @@ class BootstrapClient:
         except ValueError as error:  # a name that cannot be looked up: a label is too long, empty or not valid IDNA
             raise BootstrapError(f"{url}: not an address ({error})", True) from None
         except (OSError, asyncio.TimeoutError, h11.RemoteProtocolError) as error:
-            raise BootstrapError(f"{url}: {_cause(error, timeout)}", errno=getattr(error, "errno", None) or 0) from None
+            number = getattr(error, "errno", None) or 0
+            message = f"{url}: {_cause(error, timeout)}"
+            raise BootstrapError(message, errno=number, logged=f"{message}: {error}") from None
         if status != 200:
-            raise refused(url, status, text.decode("utf-8", "replace")[:500])
+            raise refused(url, status, text[:LOGGED].decode("utf-8", "replace"))
         return text
 
 
@@ -290,7 +304,7 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
     try:
         return await reader.read(READ)
     except ConnectionError as error:  # the connection was made, so something listens there
-        raise h11.RemoteProtocolError(f"the connection was closed: {error.strerror}") from None
+        raise h11.RemoteProtocolError(f"the connection was closed, {error.strerror}") from None
 
 
 async def _dial(addresses: list[name_lookup.Address]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -309,7 +323,10 @@ def _parse(address: str, target: str, body: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(body, type=kind)
     except MALFORMED as error:
         path = target.partition("?")[0]
-        raise BootstrapError(f"http://{address}{path} answered something else than SGLang's: {error}", True) from None
+        told = "not UTF-8" if isinstance(error, UnicodeDecodeError) else error  # names types and our own fields
+        message = f"http://{address}{path} answered something else than SGLang's: {told}"
+        logged = f"{message}: {body[:LOGGED].decode('utf-8', 'replace')}"
+        raise BootstrapError(message, True, logged=logged) from None
 
 
 @functools.cache
@@ -324,15 +341,18 @@ def _cause(error: Exception, timeout: float) -> str:
     if isinstance(error, asyncio.TimeoutError) and not getattr(error, "strerror", None):
         return f"no answer within {timeout:.0f} s; is the port open from this host?"
     if isinstance(error, h11.RemoteProtocolError):
-        return f"no HTTP answer ({error}); is this the bootstrap port, not a rank's?"
+        what = str(error).partition(":")[0]  # h11 quotes the bytes behind it
+        return f"no HTTP answer ({what}); is this the bootstrap port, not a rank's?"
     return getattr(error, "strerror", None) or str(error)
 
 
 def refused(url: str, status: int, text: str) -> BootstrapError:
     """Return the error for an answer other than 200."""
-    message = f"{url}: {status} {text}"
-    if status in (404, 405) and "Bootstrap info not found" not in text:
+    known = KNOWN.fullmatch(text.strip())
+    message = f"{url}: {status}; not a bootstrap server's answer"
+    if known is not None:
+        old = " (a server of sglang 0.5.8 or older)" if status == 400 else ""
+        message = f"{url}: {status} {known[0]}{old}"
+    elif status in (404, 405):
         message = f"{url}: {status}; no bootstrap server there: is this a prefill's HTTP port?"
-    elif status == 400 and "Missing inputs" in text:
-        message += " (a server of sglang 0.5.8 or older)"
-    return BootstrapError(message, 400 <= status < 500, status, text)
+    return BootstrapError(message, 400 <= status < 500, status, text, logged=f"{url}: {status} {text}")

@@ -340,7 +340,7 @@ class RoomNotices:
         try:
             found = await self._loop.bootstrap.rank_endpoint(self._address, key, unproven)
         except BootstrapError as error:
-            self._untold(frame, error.message)
+            self._untold(frame, error.logged)
             return
         endpoint = self._endpoints[key] = tcp(found.rank_ip, found.rank_port)
         self._send(endpoint, frame)

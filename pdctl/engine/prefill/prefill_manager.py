@@ -171,7 +171,7 @@ class PrefillManager(KvManager):
             row = RoomRank(room, self.config.dp_group)
             await self.loop.bootstrap.register_dp_rank(server_address(self.config), row)
         except BootstrapError as error:
-            _not_announced(room, error.message)
+            _not_announced(room, error.logged)
 
     def concluded(self, sender: KvSender) -> None:
         """Record how a room ended, for frames about it that are still on their way."""

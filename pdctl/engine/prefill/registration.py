@@ -103,9 +103,9 @@ class Registration:
                 break
             except BootstrapError as error:
                 self.error = error
-                log.warning("Prefill register attempt %d/%d failed: %s", attempt, ATTEMPTS, error.message)
+                log.warning("Prefill register attempt %d/%d failed: %s", attempt, ATTEMPTS, error.logged)
                 if attempt == ATTEMPTS:
-                    self._give_up(error.message)
+                    self._give_up(error.logged)
                     return
             await asyncio.sleep(delay(self._first_delay, attempt, random.random()))
         log.info("Prefill successfully registered to bootstrap server.")

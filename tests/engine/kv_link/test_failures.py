@@ -111,14 +111,33 @@ def test_a_wrong_server_fails_the_room_at_once(status: int, body: bytes, text: s
         failed(decode, receiver, FailureCode.BOOTSTRAP_UNREACHABLE, f"http://{HOST}:{port}/route", text)
 
 
+SECRET = b"ssh-secret-of-another-server-0123456789"
+
+
+@pytest.mark.parametrize("status", [200, 400, 403, 404])
+@pytest.mark.parametrize("body", [SECRET, b'{"attn_tp_size": "%b"}' % SECRET, SECRET + b"\xff"])
+def test_what_another_server_answers_is_in_the_log_and_not_told_to_the_client(
+    status: int, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with http_answering(status, body) as port, decode_side() as decode:
+        receiver = decode.manager.receiver(1, "r", HOST, port)
+        failed(decode, receiver, FailureCode.BOOTSTRAP_UNREACHABLE, f"http://{HOST}:{port}/route")
+    assert receiver.failure is not None
+    assert "secret" not in receiver.failure.message
+    assert str(status) in receiver.failure.message or "something else than SGLang's" in receiver.failure.message
+    assert SECRET.decode() in "\n".join(one.getMessage() for one in caplog.records if "Prefill" not in one.getMessage())
+
+
 def test_a_port_that_does_not_speak_http_is_told_apart() -> None:
     with socket.create_server((HOST, 0)) as listener, decode_side(topology_timeout=0.0) as decode:
         port = listener.getsockname()[1]
         receiver = decode.manager.receiver(1, "r", HOST, port)
         peer, _ = listener.accept()
         with peer:
-            peer.sendall(b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f not http\r\n")
+            peer.sendall(b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f not http\r\n\r\n")
         failed(decode, receiver, FailureCode.BOOTSTRAP_UNREACHABLE, "no HTTP answer", "is this the bootstrap port")
+        assert receiver.failure is not None
+        assert "not http" not in receiver.failure.message
 
 
 @pytest.mark.parametrize("host", ["no host", "exa mple", "[::1", "a:b:c", "a/b", "user@a", "a?b", ""])
