@@ -94,7 +94,7 @@ class Finding:
     """`instance`: "" for the deployment as a whole. `fix`: one line to paste. `suppressed`: the reason, or "".
 
     seen: from when to when log lines or records show it, in seconds since the epoch; None: it is so now, and since when
-    is not known.
+    is not known. rooms: those that all its log lines are about; empty if not every line names one.
     """
 
     code: str
@@ -108,6 +108,7 @@ class Finding:
     fix: str
     suppressed: str = ""
     seen: tuple[float, float] | None = None
+    rooms: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

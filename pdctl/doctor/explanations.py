@@ -8,7 +8,8 @@ from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from pdctl.doctor.live.logs import PASSED
+from pdctl.catalogue.entry import Severity
+from pdctl.doctor.live.logs import PASSED, RETRIED, is_of_set_up
 from pdctl.doctor.selection import ORDER
 from pdctl.fleet.observations import PAIR
 from pdctl.quick_definitions import NamedTuple
@@ -164,7 +165,7 @@ class Explanations:
         far = (CauseReach.PAIR,) if effect.instance in self._prefills else (CauseReach.PAIR, CauseReach.PREFILL)
         pairs = [row for row in rows if row.reach in far]
         peers = self._peers.get(effect.instance, NOBODY) if pairs else NOBODY
-        key = SharedKey(effect.code, peers, effect.seen)
+        key = SharedKey(effect.code, peers, effect.seen, effect.rooms)
         if key not in self._shared:
             found = [*self._at(peers, pairs)]
             for row in rows:
@@ -205,19 +206,31 @@ class SharedKey(NamedTuple):
     code: str
     peers: frozenset[str]
     seen: tuple[float, float] | None
+    rooms: frozenset[int]
 
 
 def _coincides(cause: Finding, effect: Finding) -> bool:
-    """Whether `cause` was so when `effect` was seen: not if it came later, or its lines tell of a moment long past."""
+    """Whether `cause` was so when `effect` was seen: not if it came later, or its lines tell of a moment long past.
+
+    Nor if the lines of both name their rooms and none is the same, or the cause is an exception among requests that
+    were answered: that tells of its own rooms alone.
+    """
     if cause.seen is None:
         return True
+    # A retry has a room of its own.
+    if cause.rooms and effect.rooms and cause.rooms.isdisjoint(effect.rooms) and effect.code != RETRIED:
+        return False
+    set_up = is_of_set_up(cause.code)
+    if set_up and cause.severity is Severity.INFO and cause.code not in PASSED and not cause.rooms & effect.rooms:
+        return False
     began, ended = cause.seen
     momentary = cause.code in PASSED and math.isfinite(ended)
     if effect.seen is None:
         return not momentary  # the live checks say themselves what is so now
     if math.isinf(ended):
         return began <= effect.seen[1] + CLOCKS
-    return began <= effect.seen[1] + NOTICED and not (momentary and effect.seen[0] > ended + LASTING)
+    late = CLOCKS if set_up else NOTICED
+    return began <= effect.seen[1] + late and not (momentary and effect.seen[0] > ended + LASTING)
 
 
 def _name_and_groups(instance: str) -> Iterator[str]:

@@ -41,6 +41,7 @@ ROUNDS = 3  # ask a bootstrap server, ask for its ranks, dial them: one that han
 LONGEST = 3.0  # seconds for one answer of a bootstrap server
 COUNTED = frozenset({Sign.REQUEST_ANSWERED, Sign.READY})
 CUT = 300  # characters kept of a line
+MOST_ROOMS = 64  # kept of those that lines of one kind name
 CANARY = "pdctl-canary-"  # prefix of the request ids of fleet/canary_probe.py
 # Real requests: which are sent, and what they carry.
 WHOLE = 180.0  # seconds for all pairs together
@@ -230,6 +231,7 @@ def count_signatures(events: Iterable[Event]) -> tuple[SignatureLine, ...]:
     from pdctl.logs.log_sample import is_ordered_end  # late: a static run reads no log
 
     kept: dict[tuple[str, str, str], SignatureLine] = {}
+    rooms: dict[tuple[str, str, str], set[int | None]] = {}
     orders: dict[str, Event] = {}
     for event in events:
         if event.proves(Sign.ORDERED_TO_END):
@@ -240,6 +242,8 @@ def count_signatures(events: Iterable[Event]) -> tuple[SignatureLine, ...]:
             continue
         about = event.values.get("url", "")
         key = (event.instance, event.row.cause, about)
+        if len(named := rooms.setdefault(key, set())) <= MOST_ROOMS:
+            named.add(event.room)
         first = kept.get(key)
         if first is not None:
             at = first.at if first.at is not None else event.t
@@ -256,7 +260,12 @@ def count_signatures(events: Iterable[Event]) -> tuple[SignatureLine, ...]:
                 event.instance, event.row.cause, str(event.place), text, event.room, about=about, at=event.t,
                 by_router=event.role == "router",
             )  # fmt: skip
-    return tuple(kept.values())
+    return tuple(replace(line, rooms=_all_rooms(rooms[key])) for key, line in kept.items())
+
+
+def _all_rooms(named: Iterable[int | None]) -> frozenset[int]:
+    known = frozenset(room for room in named if room is not None)
+    return known if None not in named and len(known) <= MOST_ROOMS else frozenset()
 
 
 def send(request: Request, facts: Facts) -> tuple[tuple[Canary, ...], tuple[HeldRequests, ...]]:

@@ -382,6 +382,7 @@ class SignatureLine:
     first was written, in seconds since the epoch; None: it has no time. seconds: from the first to the last of them.
     answered: the number of requests the instance answered with 200 since it last became ready, counted only as far as
     it matters for the code. by_router: a router wrote it; an engine cannot tell a client from the router before it.
+    rooms: those its lines name; () if one of them names none, or there are too many to keep.
     """
 
     instance: str
@@ -395,3 +396,4 @@ class SignatureLine:
     about: str = ""
     at: float | None = None
     by_router: bool = False
+    rooms: frozenset[int] = frozenset()

@@ -209,3 +209,37 @@ def test_rows_name_known_codes_and_go_round_in_no_circle() -> None:
         graph.setdefault(row.effect, set()).update(row.causes)
     assert {code for row in explanations.ROWS for code in (row.effect, *row.causes)} <= known
     tuple(TopologicalSorter(graph).static_order())  # raises CycleError
+
+
+def exception(at: float, rooms: frozenset[int] = frozenset()) -> SignatureLine:
+    """One wrong request among thousands that were answered."""
+    return dataclasses.replace(of_line("PD206", "decode-0", at), answered=1000, rooms=rooms)
+
+
+@for_each("aborted_at", [NOW - 240, NOW - 25, NOW - 1, NOW + 10])
+def test_one_stray_request_explains_no_abort_of_another_room(aborted_at: float) -> None:
+    aborts = [dataclasses.replace(of_line("PD706", name, aborted_at), rooms=frozenset({7})) for name in real.URLS]
+    report = check_run.run(real.logged(exception(NOW), *aborts))
+    found = [one for one in report.findings if one.code == "PD706"]
+    assert len(found) == len(real.URLS)
+    assert not any(map(is_consequence, found))
+
+
+@for_each(("room", "aborted_at", "explained"), [(7, NOW + 1, True), (8, NOW + 1, False), (7, NOW - 25, False)])
+def test_a_stray_request_explains_what_became_of_its_own_room(room: int, aborted_at: float, explained: bool) -> None:
+    abort = dataclasses.replace(of_line("PD706", "prefill-0", aborted_at), rooms=frozenset({room}))
+    facts = real.logged(exception(NOW, frozenset({7})), abort, names=("decode-0", "prefill-0"))
+    assert ("PD706", "prefill-0", explained) in folded(facts)
+
+
+@for_each(("aborted_at", "explained"), [(NOW - 25, False), (NOW, True), (NOW + 600, True)])
+def test_a_wrong_setting_explains_nothing_that_came_before_its_line(aborted_at: float, explained: bool) -> None:
+    facts = real.logged(of_line("PD206", "decode-0", NOW), of_line("PD706", "prefill-0", aborted_at))
+    assert ("PD706", "prefill-0", explained) in folded(facts)
+
+
+def test_a_cause_explains_no_room_but_its_own_where_both_name_theirs() -> None:
+    cause = dataclasses.replace(of_line("PD205", "decode-0", NOW), rooms=frozenset({7}), count=9)
+    for room, explained in ((7, True), (8, False)):
+        abort = dataclasses.replace(of_line("PD706", "prefill-0", NOW + 5), rooms=frozenset({room}))
+        assert ("PD706", "prefill-0", explained) in folded(real.logged(cause, abort))

@@ -30,6 +30,7 @@ PASSED = {
     "PD604": Severity.WARNING,
 }
 CLIENT_LEFT = "PD706"  # to an engine the router is the client, and it drops legs of requests that it retries
+RETRIED = "PD715"
 SET_UP = ("PD2", "PD3")  # codes about configuration: what is configured wrong fails again and again
 FEW = 2  # this many lines prove nothing while other requests are answered
 OFTEN = 100  # answered requests per line from which on any number of lines proves nothing
@@ -100,7 +101,7 @@ def _finding_of_line(entry: Entry, line: SignatureLine, subject: str) -> Finding
     )
     fix = f"pdctl trace-room {line.room}" if line.room is not None else fix
     when = (-math.inf, math.inf) if line.at is None else (line.at, line.at + line.seconds)
-    return replace(found, headline=headline, fix=fix, seen=when)
+    return replace(found, headline=headline, fix=fix, seen=when, rooms=line.rooms)
 
 
 def _when(line: SignatureLine) -> str:
