@@ -69,6 +69,26 @@ def test_refusals_are_judged_against_what_was_answered(
     assert any(line.endswith("these are exceptions") for line in one.evidence) is (severity == "info")
 
 
+@for_each(
+    ("refused", "unknown", "answered", "severity"),
+    [(12, 3, 450, "info"), (1, 1, 1, "info"), (12, 3, 30, "warning"), (2, 12, 450, "info"), (12, 3, 0, "error")],
+)
+def test_what_clients_ask_a_decode_to_dial_is_judged_alike_whichever_code_it_gets(
+    tmp_path: Path, refused: int, unknown: int, answered: int, severity: str
+) -> None:
+    """A request sent straight to the decode names its own bootstrap server; no number of them is an error."""
+    ready = "[2026-11-21 20:17:37] The server is fired up and ready to roll!"
+    lines = [ready]
+    lines += ['[2026-11-21 20:17:38] Failed to get prefill server info: 404, {"detail":"Not Found"}'] * refused
+    lines += [
+        "[2026-11-21 20:17:38] Could not fetch prefill parallel info from 169.254.1.1:80 after 1 attempts"
+    ] * unknown
+    lines += ['[2026-11-21 20:17:39] INFO:     127.0.0.1:49348 - "POST /generate HTTP/1.1" 200 OK'] * answered
+    (tmp_path / "decode0.log").write_text("\n".join(lines) + "\n")
+    report = check_run.run(gather(Request(depth=Depth.STATIC, logs=(str(tmp_path),))))
+    assert {one.code: one.severity.value for one in report.findings} == {"PD205": severity, "PD206": severity}
+
+
 def test_a_line_about_a_worker_is_kept_apart_with_its_worker_and_its_time(tmp_path: Path) -> None:
     line = "[2026-11-23 17:23:{}.000] WARNING Worker {} http://127.0.0.1:3000{} not routed to: connection refused\n"
     rows = [(1, "prefill", 1), (4, "decode", 2), (31, "prefill", 1)]

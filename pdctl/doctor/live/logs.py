@@ -16,6 +16,8 @@ from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pdctl.catalogue.entry import Entry
     from pdctl.doctor.check import Facts, Finding
     from pdctl.fleet.observations import SignatureLine
@@ -34,6 +36,11 @@ RETRIED = "PD715"
 SET_UP = ("PD2", "PD3")  # codes about configuration: what is configured wrong fails again and again
 FEW = 2  # this many lines prove nothing while other requests are answered
 OFTEN = 100  # answered requests per line from which on any number of lines proves nothing
+# A decode dials the bootstrap server that a request's own fields name, so that anybody who reaches it can cause lines
+# of these codes, several per request; the live checks see for themselves whether the deployment is at fault. A code
+# belongs here if a decode writes its lines because of bootstrap_host or bootstrap_port alone.
+BY_CLIENT = frozenset({"PD205", "PD206"})
+OFTEN_BY_CLIENT = 10  # answered requests per line of those codes
 SHOWN = 160  # characters of a line in a headline
 UNSEEN = Skipped("no line of the logs names it")
 ROOMS = Skipped("no single line names it: pdctl trace-room decides it room by room")
@@ -43,7 +50,9 @@ def signature(entry: Entry, facts: Facts) -> list[Finding] | Skipped | Unknown:
     """The lines that name the code. None is an answer only for a code that logs decide and that has a signature."""
     named = {endpoint_key(endpoint.url): endpoint.name for endpoint in facts.endpoints}
     found = [
-        _finding_of_line(entry, line, named.get(endpoint_key(line.about), line.about) if line.about else line.instance)
+        _finding_of_line(
+            entry, line, named.get(endpoint_key(line.about), line.about) if line.about else line.instance, facts.logs
+        )
         for line in facts.logs
         if line.code == entry.code
     ]
@@ -67,14 +76,26 @@ def is_of_set_up(code: str) -> bool:
     return code.startswith(SET_UP)
 
 
-def _is_rare(line: SignatureLine) -> bool:
-    return is_of_set_up(line.code) and line.answered > 0 and (line.count <= FEW or line.count * OFTEN <= line.answered)
+def _is_rare(line: SignatureLine, others: Iterable[SignatureLine]) -> bool:
+    """Whether they are exceptions among answered requests. What clients can cause is weighed together."""
+    if not is_of_set_up(line.code) or not line.answered:
+        return False
+    if not _by_client(line):
+        return line.count <= FEW or line.count * OFTEN <= line.answered
+    like = [one for one in others if one.instance == line.instance and _by_client(one)]
+    count, answered = sum(one.count for one in like), max(one.answered for one in like)
+    return count <= FEW or count * OFTEN_BY_CLIENT <= answered
 
 
-def _finding_of_line(entry: Entry, line: SignatureLine, subject: str) -> Finding:
+def _by_client(line: SignatureLine) -> bool:
+    return line.code in BY_CLIENT and not line.by_router
+
+
+def _finding_of_line(entry: Entry, line: SignatureLine, subject: str, others: Iterable[SignatureLine]) -> Finding:
     """The finding about `subject`: the instance that wrote the line, or the worker that a router's line is about."""
     times = f"{line.count} times" if line.count > 1 else "once"
-    rare = _is_rare(line)
+    rare = _is_rare(line, others)
+    unsure = _by_client(line) and line.answered > 0  # an error would let any client make doctor fail
     seen = f"seen {times}" + (f" within {line.seconds:.0f} s" if line.count > 1 else "")
     seen += f", first for room {line.room}" if line.room is not None else ""
     answered = (
@@ -86,7 +107,7 @@ def _finding_of_line(entry: Entry, line: SignatureLine, subject: str) -> Finding
         observed=f"{line.text:.{SHOWN}}",
         expected="no such line",
         evidence=tuple(filter(None, (f"{line.place}: {line.text}", seen, answered))),
-        severity=Severity.INFO if rare else PASSED.get(entry.code),
+        severity=Severity.INFO if rare else Severity.WARNING if unsure else PASSED.get(entry.code),
         file=line.place.rpartition(":")[0],
         room=line.room if line.room is not None else "ROOM",
     )
