@@ -15,6 +15,7 @@ from pdctl.doctor.check import Depth, Facts
 from pdctl.doctor.live.logs import OFTEN, is_of_set_up
 from pdctl.doctor.request import Progress
 from pdctl.engines.base import Sign
+from pdctl.engines.pdctl.own_adapters import names_canary
 from pdctl.engines.sglang.faults import RunningRelease, hits
 from pdctl.fleet import canary_probe, listeners
 from pdctl.fleet.canary_probe import Prompt, Side
@@ -42,7 +43,6 @@ LONGEST = 3.0  # seconds for one answer of a bootstrap server
 COUNTED = frozenset({Sign.REQUEST_ANSWERED, Sign.READY})
 CUT = 300  # characters kept of a line
 MOST_ROOMS = 64  # kept of those that lines of one kind name
-CANARY = "pdctl-canary-"  # prefix of the request ids of fleet/canary_probe.py
 # Real requests: which are sent, and what they carry.
 WHOLE = 180.0  # seconds for all pairs together
 DRAIN = 10.0  # seconds within which the queues must become empty
@@ -236,7 +236,7 @@ def count_signatures(events: Iterable[Event]) -> tuple[SignatureLine, ...]:
     for event in events:
         if event.proves(Sign.ORDERED_TO_END):
             orders[event.instance] = event
-        if not event.row.cause or event.row.echo or CANARY in event.text:
+        if not event.row.cause or event.row.echo or names_canary(event.text, event.room):
             continue
         if is_ordered_end(event, orders.get(event.instance)):
             continue

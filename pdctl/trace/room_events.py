@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
 from pdctl.engines.base import Phase, Sign
-from pdctl.engines.pdctl.own_adapters import PREFIX
+from pdctl.engines.pdctl import own_adapters
 from pdctl.logs import scan
 from pdctl.quick_definitions import NamedTuple
 from pdctl.trace.room import MissingEvidence
@@ -215,8 +215,12 @@ class Conclusion(NamedTuple):
 
 
 def is_canary(room_events: RoomEvents) -> bool:
-    """Whether a request id has the canary prefix, or a router's line calls the room a canary."""
-    named = any(rid.startswith(PREFIX) for rids in room_events.rids.values() for rid in rids)
+    """Whether a request id is the one that doctor gives its canary with this room, or a router's line says so.
+
+    A client chooses its own ids: the prefix alone proves nothing.
+    """
+    own = own_adapters.rid(room_events.room)
+    named = any(rid == own for rids in room_events.rids.values() for rid in rids)
     return named or any(event.proves(Sign.CANARY) for event in room_events.events)
 
 

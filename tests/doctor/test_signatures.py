@@ -155,3 +155,14 @@ def test_a_bootstrap_port_that_answers_404_is_another_server_s(tmp_path: Path) -
     (found,) = check_run.run(gather(Request(depth=Depth.STATIC, logs=(str(tmp_path),)))).findings
     assert (found.code, found.instance) == ("PD206", "decode-0")
     assert found.fix == "start the router with --prefill URL PORT"
+
+
+@for_each(("name", "counted"), [("pdctl-canary-zzz", True), ("pdctl-canary-7", True), ("pdctl-canary-66", False)])
+def test_lines_of_doctors_own_canaries_do_not_count_and_those_of_a_client_with_such_an_id_do(
+    tmp_path: Path, name: str, counted: bool
+) -> None:
+    line = f"[2026-11-23 17:20:09.000] Room step: room=102 rid='{name}' phase=aborted\n"
+    start = "[2026-11-23 17:20:00.000] pdctl: prefill-0 generation 1: python3 -m pdctl.engine --port 30000\n"
+    (tmp_path / "prefill-0.log").write_text(start + line)
+    logs = gather(Request(depth=Depth.STATIC, logs=(str(tmp_path),))).logs
+    assert bool(logs) is counted

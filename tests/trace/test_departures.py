@@ -13,6 +13,7 @@ from pdctl.trace.diagnose import diagnose
 from pdctl.trace.room import RoomOutcome
 from pdctl.trace.summaries import room_summaries
 from pdctl.trace.tracer import Tracer
+from tests.cases import for_each
 from tests.trace import pasted
 from tests.trace.engines import HOST, at, decode_timed_out, engine, finished, got_info, received, rid, sending
 
@@ -166,6 +167,17 @@ def test_a_canary_that_doctor_left_is_marked_and_not_the_last_that_failed(tmp_pa
     assert row.code == "PD706"
     assert "canary" in Tracer(library).trace(ROOM + 2).notes[0]
     assert "cuts one short" in Tracer(library).trace(ROOM + 2).cause.why  # type: ignore[union-attr]
+
+
+@for_each("name", ["pdctl-canary-zzz", "pdctl-canary-1", own_adapters.rid(ROOM) + "x"])
+def test_a_client_that_calls_its_request_a_canary_makes_it_none(tmp_path: Path, name: str) -> None:
+    """The id of doctor's own names the room it drew; of a client's text nothing follows, and its failure is one."""
+    prefill = [received(40, ROOM, name), *got_info(40, ROOM)]
+    decode = [received(40, ROOM, name), sending(40, ROOM), decode_timed_out(60, ROOM, 20)]
+    library = pasted.library(tmp_path, p0=p0(*prefill), d0=d0(*decode))
+    (row,) = room_summaries(Tracer(library))
+    assert (row.canary, row.outcome) == (False, RoomOutcome.FAILED)
+    assert not any("is a canary" in note for note in Tracer(library).trace(ROOM).notes)
 
 
 def test_a_canary_that_was_left_alone_is_no_failure(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ A prefill and a decode that do not match each say why; the engine writes it, and
 
 from __future__ import annotations
 
+import re
+
 from pdctl.engines.base import Adapter, Level, Row, Speaker
 from pdctl.engines.pdctl import engine_lines, router_lines
 from pdctl.quick_definitions import NamedTuple
@@ -122,3 +124,9 @@ PREFIX = "pdctl-canary-"
 def rid(room: int) -> str:
     """The request id of doctor's canary with `room`, on both legs."""
     return f"{PREFIX}{room:x}"
+
+
+def names_canary(text: str, room: int | None) -> bool:
+    """Whether a line has the id of doctor's canary: that of `room`, if it is about a room."""
+    found = re.search(rf"{PREFIX}([0-9a-f]{{1,16}})(?![\w-])", text)
+    return found is not None and (room is None or int(found[1], 16) == room)
