@@ -51,6 +51,7 @@ class Facts:
     queues: read after the canaries. logs: lines from the logs of a run. logged: the instances whose logs were read.
     run: the name of the run, "" for anything else. ended: its processes that have ended, as its supervisor recorded.
     elsewhere: instance of the run → pid of a process of it in another network namespace, where addresses mean others.
+    proxy_variable: the first variable that names a proxy in this environment, "" if none does.
     Compared by identity, because results derived from a Facts are cached by it.
     """
 
@@ -60,6 +61,7 @@ class Facts:
     endpoints: tuple[Endpoint, ...] = ()
     engines: tuple[ObservedEngine, ...] = ()
     run: str = ""
+    proxy_variable: str = ""
     elsewhere: Mapping[str, int] = field(default_factory=dict)
     ended: tuple[Ended, ...] = ()
     bootstraps: tuple[Bootstrap, ...] = ()

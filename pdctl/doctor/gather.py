@@ -56,6 +56,7 @@ HARM: dict[str, tuple[str, ...]] = {
     "abort-kills-bootstrap-thread": (CANCEL, N2),
     "samples-end-prefill": (N2,),
 }
+PROXY_VARIABLES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 PLAIN_IDS = tuple(range(5, 17))  # for engines without a tokenizer: any valid ids will do
 
 
@@ -68,6 +69,7 @@ def gather(request: Request, needs: frozenset[Needs] = EVERYTHING) -> Facts:
         endpoints=request.endpoints or (asking.planned(request.plan) if request.plan is not None else ()),
         depth=request.depth,
         run=request.run,
+        proxy_variable=next((name for name in PROXY_VARIABLES if request.environ.get(name)), ""),
         ended=request.ended,
     )
     with ThreadPoolExecutor(4, "doctor") as pool:

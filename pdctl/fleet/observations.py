@@ -51,13 +51,17 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The reply to one HTTP request. `status` 0: no answer, see `reason`. `seconds`: how long it took."""
+    """The reply to one HTTP request. `status` 0: no answer, see `reason`. `seconds`: how long it took.
+
+    wants_key: it is refused for want of the right API key, as any 401 is.
+    """
 
     path: str
     status: int
     seconds: float
     reason: str = ""
     body: Json = None  # parsed JSON, or else text, cut to 64 KiB
+    wants_key: bool = False
 
     @property
     def ok(self) -> bool:
@@ -197,6 +201,7 @@ class ObservedRouter:
     breakers_known: bool = False
     metrics: Mapping[str, float] = field(default_factory=_no_values)
     status: int = 0
+    wants_key: bool = False  # as of a Reply: that to GET /workers
     mode: str = ""
     bootstrap_port: int | None = None
 

@@ -12,11 +12,14 @@ from pdctl.fleet.http_connection import Call, wait
 from pdctl.fleet.observations import Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pdctl.fleet.deadline import Deadline
 
 
+UNAUTHORIZED, FORBIDDEN = 401, 403
+# In JSON, the words of a server that wants another key; SGLang answers {"error": "Forbidden"}.
+KEY_WANTED = re.compile(r"\bAPI[ -]key\b|^(?:Forbidden|Unauthorized)$", re.IGNORECASE)
 LIMIT = 8 * 1024 * 1024  # bytes of one answer; many are read at once
 MAX_TEXT = 64 * 1024  # characters kept of a body that is not JSON
 DATE = re.compile(r"[A-Z][a-z]{2}, (\d\d) ([A-Z][a-z]{2}) (\d{4}) (\d\d):(\d\d):(\d\d) GMT")
@@ -55,7 +58,24 @@ def reply(path: str, answer: Answer) -> Reply:
     body = answer.json() if answer.body else None
     if body is None and answer.body:
         body = answer.text[:MAX_TEXT]
-    return Reply(path, answer.status, answer.seconds, refusal(answer), body)
+    return Reply(
+        path,
+        answer.status,
+        answer.seconds,
+        refusal(answer),
+        body,
+        wants_key(answer.status, answer.headers, answer.body),
+    )
+
+
+def wants_key(status: int, headers: Mapping[str, str], body: bytes) -> bool:
+    """Whether a server refuses a request for want of the right API key.
+
+    A 403 is that only if it says so: a proxy or a firewall in between answers 403 too.
+    """
+    if status != FORBIDDEN or "www-authenticate" in headers:
+        return status in (UNAUTHORIZED, FORBIDDEN)
+    return bool(KEY_WANTED.search(peer_json.message(peer_json.parse(body))))
 
 
 def refusal(answer: Answer) -> str:

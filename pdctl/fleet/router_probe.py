@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from pdctl.fleet.observations import Reply
     from pdctl.fleet.peer_json import Object
 
-UNAUTHORIZED = (401, 403)
-LOCKED = re.compile(r"answered (?:401|403)\b")
+LOCKED = re.compile(r"answered (?:401\b|403\b.*\bAPI key\b)", re.IGNORECASE)
 MAX_WORKERS = 2048  # of one router; a longer list is not trusted, because each worker would be probed, kept and judged
 ONE_BY_ONE = 10.0  # seconds for a router that queries all its workers before it answers
 READINESS, WORKERS, METRICS = "/readiness", "/workers", "/metrics"
@@ -72,11 +71,13 @@ def fetch(url: str, timeout: float = 2.0, key: str = "") -> RouterState:
         return RouterState(False, False, reason=readiness.reason)
     if readiness.status == 404:
         return _mini_lb(url, timeout, key)
-    if readiness.status in UNAUTHORIZED:
+    if prober.wants_key(readiness.status, readiness.headers, readiness.body):
         return RouterState(True, False, (), refused("/readiness", readiness, key), unauthorized=True)
     answer = http_client.get(url + "/workers", timeout, key=key)
-    if answer.status in UNAUTHORIZED:
+    if prober.wants_key(answer.status, answer.headers, answer.body):
         return RouterState(True, readiness.ok, (), refused("/workers", answer, key), unauthorized=True)
+    if answer.status == prober.FORBIDDEN:
+        return RouterState(True, False, reason=f"/workers answers 403: {prober.refusal(answer)}")
     told = answer.json()
     if crowded(told):
         return RouterState(True, False, reason=f"/workers {unlisted(told)}")
@@ -193,6 +194,7 @@ def probe_router(
         readiness=readiness,
         workers=workers,
         status=answers[WORKERS].status,
+        wants_key=replies[WORKERS].wants_key,
         mode=mode,
         bootstrap_port=peer_json.integer(info.get("disaggregation_bootstrap_port")),
     )
@@ -216,7 +218,7 @@ def _engine_info(base: str, probing: Prober, summary: Reply) -> Mapping[str, obj
 def _not_recognised(mode: str, replies: Mapping[str, Reply], answers: Mapping[str, Answer]) -> str:
     if mode and not answers[WORKERS].ok:
         return f"this is an engine (disaggregation_mode {mode}), not a router"
-    if answers[WORKERS].status in UNAUTHORIZED:
+    if replies[WORKERS].wants_key:
         return f"{answers[WORKERS].status} on {WORKERS}: the router asks for an API key"
     if answers[WORKERS].ok:
         return f"{WORKERS} {unlisted(replies[WORKERS].body) or 'lists no workers'}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pdctl.engines.base import Sign
 from pdctl.engines.row_matching import literal
 from pdctl.errors import LimitError
-from pdctl.fleet import bootstrap_probe, canary_probe, http_client, router_probe
+from pdctl.fleet import bootstrap_probe, canary_probe, http_client, prober, router_probe
 from pdctl.fleet.canary_probe import Prompt, Side
 from pdctl.launch.deployment import ServerRole, Spec
 from pdctl.launch.run_record import StartStage
@@ -139,7 +139,7 @@ class ReadinessWatch:
         if health.ok and registered:
             self._read_log()  # stages logged before it answered are reported before "ready"
             self._mark(StartStage.READY, "ready")
-        elif health.status in (401, 403):
+        elif prober.wants_key(health.status, health.headers, health.body):
             self._refuse(router_probe.refused(self._spec.health_path, health, self._key))
         elif health.reached and not health.ok:
             self._report_wait(f"{self._spec.health_path} answers {health.status}")

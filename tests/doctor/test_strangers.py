@@ -70,6 +70,25 @@ def locked() -> Iterator[str]:
     server.server_close()
 
 
+def refusing(status: int, headers: dict[str, str], body: str) -> ThreadingHTTPServer:
+    """A server that answers the same to everything."""
+
+    class Face(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            for name, value in {**headers, "content-length": str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Face)
+    threading.Thread(target=server.serve_forever, daemon=True, kwargs={"poll_interval": 0.01}).start()
+    return server
+
+
 @contextmanager
 def listener(*words: str, port: int = 0, stopped: bool = False) -> Iterator[tuple[int, int]]:
     """A process that takes connections and says nothing: its pid and port. `words` stand in its command line."""
@@ -132,6 +151,35 @@ def test_servers_that_ask_for_a_key(locked: str) -> None:
         assert "--key-env" in errors(report)[0].fix
         assert code is ExitCode.NOT_PROBED
         nothing_is_called_well(report)
+
+
+@pytest.mark.parametrize("environ", [{}, {"HTTP_PROXY": "http://proxy:3128"}])
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "wants_key"),
+    [
+        (401, {}, "", True),
+        (403, {"WWW-Authenticate": "Bearer"}, "", True),
+        (403, {}, '{"error": "Forbidden"}', True),
+        (403, {}, '{"error": {"message": "an API key is needed; the one that was sent is wrong"}}', True),
+        (403, {}, "resolve_deny: denied destination", False),
+        (403, {}, "<html>Forbidden</html>", False),
+        (403, {}, "", False),
+    ],
+)
+def test_only_who_asks_for_a_key_is_said_to_ask_for_one(
+    status: int, headers: dict[str, str], body: str, wants_key: bool, environ: dict[str, str]
+) -> None:
+    with refusing(status, headers, body) as server:
+        url = f"http://127.0.0.1:{server.server_port}"
+        for request, route in ((pair(url), "/server_info"), (Request(router=url), "/workers")):
+            report, code = seen(dataclasses.replace(request, environ=environ))
+            found = errors(report)[0]
+            assert code is ExitCode.NOT_PROBED
+            assert found.code == ("PD904" if wants_key else "PD903")
+            if not wants_key:
+                assert found.headline == f"a proxy or firewall refuses requests to {url}: 403 on {route}"
+                assert ("HTTP_PROXY is set here: add 127.0.0.1 to NO_PROXY" in found.fix) == bool(environ)
+        server.shutdown()
 
 
 def test_ports_at_which_nobody_listens() -> None:

@@ -15,6 +15,7 @@ from pdctl.doctor.check import Check, Depth, Skipped, Unknown, finding, names, s
 from pdctl.fleet.address import URL
 from pdctl.fleet.engine_probe import PATHS as INFO_PATHS
 from pdctl.fleet.observations import PAIR, UNASKED
+from pdctl.fleet.prober import FORBIDDEN, UNAUTHORIZED
 from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pdctl.fleet.observations import Ended, Holder, Host, ObservedEngine, Reply
 
 ELSEWHERE = ("not resolved", "no connection within", "unreachable", "no route", "name or service", "resolution")
-LOCKED = (401, 403)
 BROKEN = 500  # statuses from here on are the server's own failure
 SKEW = 2.0  # seconds of clock difference from which on logs with one-second timestamps mislead
 TALKATIVE = ("log_requests", "enable_request_time_stats_logging")
@@ -148,18 +148,31 @@ def held_up(name: str, reason: str, who: list[Holder], asked: str = "/server_inf
 def foreign(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD903: something answers at the address, but it is not an SGLang engine."""
     return [
-        finding(
-            "PD903",
-            engine.endpoint.name,
-            observed=_no_info(engine),
-            expected="a JSON object at /server_info",
-            evidence=shorten_lines([_line(engine, one) for one in engine.replies if not one.ok]),
-            url=engine.endpoint.url,
-            what="SGLang engine",
-        )
-        for engine in facts.engines
-        if _answers(engine) and not _locked(engine)
+        _foreign(engine, facts.proxy_variable) for engine in facts.engines if _answers(engine) and not _locked(engine)
     ] or _read_each(facts)
+
+
+def _foreign(engine: ObservedEngine, proxy_variable: str) -> Finding:
+    found = finding(
+        "PD903",
+        engine.endpoint.name,
+        observed=_no_info(engine),
+        expected="a JSON object at /server_info",
+        evidence=shorten_lines([_line(engine, one) for one in engine.replies if not one.ok]),
+        url=engine.endpoint.url,
+        what="SGLang engine",
+    )
+    refused = any(one.status == FORBIDDEN for one in engine.replies if one.path in INFO_PATHS)
+    return refused_between(found, engine.endpoint.url, proxy_variable) if refused else found
+
+
+def refused_between(found: Finding, url: str, proxy_variable: str) -> Finding:
+    """PD903 for a 403 that asks for no API key: a proxy or a firewall refuses the request, as SGLang never does."""
+    host, _ = address(url)
+    fix = f"allow {pasteable(url)} in that proxy or firewall, or ask from a host that may reach it"
+    if proxy_variable:
+        fix += f"; {proxy_variable} is set here: add {host} to NO_PROXY"
+    return replace(found, headline=f"a proxy or firewall refuses requests to {url}: {found.observed}", fix=fix)
 
 
 def locked(facts: Facts) -> list[Finding] | Skipped | Unknown:
@@ -170,7 +183,7 @@ def locked(facts: Facts) -> list[Finding] | Skipped | Unknown:
             engine.endpoint.name,
             observed=f"{engine.replies[0].status} on {engine.replies[0].path}",
             expected="200",
-            evidence=shorten_lines([_line(engine, one) for one in engine.replies if one.status in LOCKED]),
+            evidence=shorten_lines([_line(engine, one) for one in engine.replies if _wants_key(one)]),
             url=engine.endpoint.url,
         )
         for engine in facts.engines
@@ -191,7 +204,11 @@ def _no_info(engine: ObservedEngine) -> str:
 
 
 def _locked(engine: ObservedEngine) -> bool:
-    return any(one.status in LOCKED for one in engine.replies if one.path in INFO_PATHS)
+    return any(_wants_key(one) for one in engine.replies if one.path in INFO_PATHS)
+
+
+def _wants_key(reply: Reply) -> bool:
+    return reply.wants_key or reply.status == UNAUTHORIZED
 
 
 def _line(engine: ObservedEngine, reply: Reply) -> str:

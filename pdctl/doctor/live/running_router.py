@@ -17,9 +17,10 @@ from pdctl.doctor.bootstrap_ports import (
 )
 from pdctl.doctor.check import Check, Skipped, Unknown, finding, names, shorten_lines
 from pdctl.doctor.live.router_ports import unread
-from pdctl.doctor.live.running_engines import ended_instance, held_up, stopped_processes
+from pdctl.doctor.live.running_engines import ended_instance, held_up, refused_between, stopped_processes
 from pdctl.engines.kinds import COMMAND_LINES
 from pdctl.fleet.engine_probe import PATHS as INFO_PATHS
+from pdctl.fleet.prober import FORBIDDEN, UNAUTHORIZED
 from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from pdctl.fleet.observations import ObservedEngine, ObservedRouter, RouterWorker
 
 
-LOCKED = (401, 403)
 STATES = {1: "open", 2: "half open"}
 ROLES = ("prefill", "decode")
 ROUTER = "router"
@@ -137,7 +137,7 @@ def not_ready(facts: Facts) -> list[Finding] | Skipped | Unknown:
         return Unknown(f"{router.url} was not reached: {router.reason}")
     if router.reached and router.ready is None and router.kind:
         return Unknown(f"{router.url} does not say whether it is ready")
-    if _foreign(router) or _locked(router):
+    if _foreign(router, facts.proxy_variable) or _locked(router):
         return Unknown(f"{router.url} is not a router that can be read: {router.reason}")
     said = (router.reason if not router.reached else _describe_router(router)) or "no answer"
     found = finding(
@@ -156,7 +156,7 @@ def not_ready(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 def foreign(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD903: something answers at the address, but it is not a router that pdctl knows."""
-    return _strange(facts, _foreign)
+    return _strange(facts, lambda router: _foreign(router, facts.proxy_variable))
 
 
 def locked(facts: Facts) -> list[Finding] | Skipped | Unknown:
@@ -175,22 +175,25 @@ def _strange(facts: Facts, judge: Callable[[ObservedRouter], list[Finding]]) -> 
     return Unknown(f"{router.url} was not recognised as a router: {router.reason or 'no answer'}")
 
 
-def _foreign(router: ObservedRouter) -> list[Finding]:
-    if not router.reached or router.kind or router.status in LOCKED:
+def _foreign(router: ObservedRouter, proxy_variable: str) -> list[Finding]:
+    if not router.reached or router.kind or _wants_key(router):
         return []
     if router.mode:
         return [_engine(router)]
-    return [
-        finding(
-            "PD903",
-            "router",
-            observed=router.reason,
-            expected="a list of workers at /workers",
-            evidence=(f"GET {router.url}/workers: {router.status or 'no answer'}",),
-            url=router.url,
-            what="SGLang router",
-        )
-    ]
+    found = finding(
+        "PD903",
+        "router",
+        observed=router.reason,
+        expected="a list of workers at /workers",
+        evidence=(f"GET {router.url}/workers: {router.status or 'no answer'}",),
+        url=router.url,
+        what="SGLang router",
+    )
+    return [refused_between(found, router.url, proxy_variable) if router.status == FORBIDDEN else found]
+
+
+def _wants_key(router: ObservedRouter) -> bool:
+    return router.wants_key or router.status == UNAUTHORIZED
 
 
 def _way_to_router() -> str:
@@ -227,7 +230,7 @@ def _engine(router: ObservedRouter) -> Finding:
 
 
 def _locked(router: ObservedRouter) -> list[Finding]:
-    if not router.reached or router.status not in LOCKED:
+    if not router.reached or not _wants_key(router):
         return []
     return [
         finding(
