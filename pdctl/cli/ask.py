@@ -33,8 +33,8 @@ LOOK = 1.0  # seconds between two looks at the run while nothing comes
 class _Waiting:
     """Says after SILENCE seconds what is waited for, and ends the wait if the run's own process cannot answer."""
 
-    def __init__(self, url: str, directory: RunDir | None) -> None:
-        self._url, self._directory = url, directory
+    def __init__(self, url: str, look: str, directory: RunDir | None) -> None:
+        self._url, self._look, self._directory = url, look, directory
         self._began = time.monotonic()
         self._next_look = self._began + LOOK
         self._said = False
@@ -48,7 +48,7 @@ class _Waiting:
                 raise NotProbedError(f"{self._url}: no answer: {trouble}", fix)
         if not self._said and now >= self._began + SILENCE:
             self._said = True
-            term.err().write(f"waiting for the first byte from {self._url}; pdctl status")
+            term.err().write(f"waiting for the first byte from {self._url}; {self._look}")
 
     def watch(self, parts: Iterator[Part]) -> Iterator[Part]:
         """`parts`; from the first of them on, the first byte is no longer waited for."""
@@ -89,7 +89,8 @@ def command(
         raise UsageError("the prompt is empty", 'pdctl ask "Repeat: the red fox"')
     patience = flag_seconds("--timeout", timeout, positive=True)
     source, key = _source(run, url, key_env)
-    waiting = _Waiting(source.url, RunDir.of(home(os.environ), source.run) if source.run else None)
+    look = f"pdctl status {source.run}" if source.run else completion_stream.look_at(source.url)
+    waiting = _Waiting(source.url, look, RunDir.of(home(os.environ), source.run) if source.run else None)
     parts = waiting.watch(
         completion_stream.stream(
             source.url,
@@ -100,6 +101,7 @@ def command(
             timeout=patience,
             key=key,
             waiting=waiting,
+            look=look,
         )
     )
     try:

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Union
 
 from pdctl.errors import ExitCode, NotProbedError, PdctlError
-from pdctl.fleet import http_client, peer_json
+from pdctl.fleet import http_client, peer_json, prober
 from pdctl.fleet.address import Unanswered
+from pdctl.shell_quoting import pasteable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SMALLER = "change the prompt or --max-tokens as the answer says"
 NEEDS_KEY = "pdctl ask --key-env VARIABLE, where VARIABLE holds the API key"
+REDIRECTED = "give the address to which it redirects, if that is the deployment's: pdctl ask --url URL"
 CHAT, RAW = "/v1/chat/completions", "/v1/completions"
 MAX_MODELS = 1 << 20  # bytes in a list of models; one model takes a few hundred
 
@@ -51,9 +53,11 @@ def stream(
     timeout: float,
     key: str = "",
     waiting: Callable[[], None] = http_client.do_nothing,
+    look: str = "pdctl status",
 ) -> Iterator[Part]:
     """Send the request to `url` and yield the text, then a Summary. `timeout`: seconds per wait, not for the answer.
 
+    look: the fix of an error that is the server's, such as the command that says how it is.
     waiting: called several times a second during each wait; it may raise to end it.
     """
     given: dict[str, object] = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
@@ -70,14 +74,17 @@ def stream(
     try:
         with http_client.exchange("POST", path, body, timeout, key, waiting) as response:
             if response.status != 200:
-                told = peer_json.complaint(response.read())
-                if response.status == 401:
-                    raise PdctlError(f"{path} answered 401: {told}", NEEDS_KEY)
-                fix = SMALLER if response.status in (400, 413, 422) else "pdctl status"
+                answered = response.read()
+                told = prober.told(response.headers, answered) or "without a word"
+                fix = SMALLER if response.status in (400, 413, 422) else look
+                if "location" in response.headers:
+                    fix = REDIRECTED
+                if prober.wants_key(response.status, response.headers, answered):
+                    fix = NEEDS_KEY
                 raise PdctlError(f"{path} answered {response.status}: {told}", fix)
             yield from _read(path, response, began)
     except Unanswered as error:
-        raise NotProbedError(f"{path}: {error}", "pdctl status") from None
+        raise NotProbedError(f"{path}: {error}", look) from None
 
 
 def _read(path: str, response: http_client.Response, began: float) -> Iterator[Part]:
@@ -101,7 +108,7 @@ def _read(path: str, response: http_client.Response, began: float) -> Iterator[P
         kind = peer_json.excerpt(response.headers.get("content-type", "")) or "no content-type"
         raise PdctlError(
             f"{path} answered 200 ({kind}) without one event of a stream",
-            f"see what serves it: curl -i {path.split('/v1/')[0]}/v1/models",
+            f"see what serves it: {look_at(path.split('/v1/')[0])}",
         )
     if not (finish or ended):
         raise PdctlError("the stream broke off: it ended without a finish_reason and without [DONE]", "pdctl logs")
@@ -141,6 +148,11 @@ def _choice(event: dict[str, object]) -> tuple[str, str]:
     return str(text or ""), str(choice.get("finish_reason") or "")
 
 
+def look_at(url: str) -> str:
+    """The command that shows what a server answers that pdctl did not start."""
+    return f"curl -i {pasteable(url)}/v1/models"
+
+
 def with_role(error: PdctlError, url: str) -> PdctlError:
     """`error` of a request to `url`, with another fix if that is one half of a pair, which cannot answer alone."""
     from pdctl.fleet import engine_probe, router_probe  # late: only an error needs them
@@ -155,7 +167,9 @@ def first_model(url: str, timeout: float = 5.0, key: str = "") -> str:
     """The name under which the deployment serves its (first) model. Raise NotProbedError if it does not answer."""
     answer = http_client.get(url + "/v1/models", timeout, key=key, limit=MAX_MODELS)
     if not answer.reached:
-        raise NotProbedError(f"{url}/v1/models: {answer.reason}", "pdctl status, or another --url")
+        raise NotProbedError(
+            f"{url}/v1/models: {answer.reason}", f"give another --url, or see what listens there: {look_at(url)}"
+        )
     body = answer.json()
     models = body.get("data") if isinstance(body, dict) else None
     first = models[0] if isinstance(models, list) and models else {}

@@ -84,9 +84,14 @@ def refusal(answer: Answer) -> str:
         return ""
     if not answer.reached:
         return answer.reason
-    if "location" in answer.headers:
-        return f"redirects to {peer_json.excerpt(answer.headers['location'])}, which is not followed"
-    return peer_json.complaint(answer.body)
+    return told(answer.headers, answer.body)
+
+
+def told(headers: Mapping[str, str], body: bytes) -> str:
+    """What an answer other than 200 says, in words; "" if nothing."""
+    if "location" in headers:
+        return f"redirects to {peer_json.excerpt(headers['location'])}, which is not followed"
+    return peer_json.complaint(body)
 
 
 def clock_offset(answer: Answer) -> float | None:

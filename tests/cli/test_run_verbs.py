@@ -191,7 +191,7 @@ def test_ask_says_what_it_waits_for_and_ends_at_its_timeout(verb: Verb, monkeypa
         threading.Thread(target=list_models, daemon=True).start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         assert verb("ask", "--url", url, "--timeout", "1s", "hi") == 4
-    assert f"waiting for the first byte from {url}; pdctl status" in verb.err
+    assert f"waiting for the first byte from {url}; curl -i {url}/v1/models" in verb.err
     assert "no answer within 1 s" in verb.err
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from pdctl.errors import NotProbedError, PdctlError
 from pdctl.fleet import completion_stream, http_client
 from pdctl.fleet.completion_stream import Piece, Summary
+from tests.cli.verb import Verb
 from tests.fleet.conftest import Serve, closed_port
 
 
@@ -70,6 +73,42 @@ def test_what_the_client_asked_for_is_mended_by_the_client(status: int, fix: str
     with pytest.raises(PdctlError) as told:
         ask(url)
     assert fix in told.value.fix
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "said", "fix"),
+    [
+        (302, {"location": "http://login/?a"}, "redirects to http://login/?a, which is not followed", "--url URL"),
+        (403, {}, "without a word", "curl -i {url}/v1/models"),
+        (403, {"www-authenticate": "Bearer"}, "without a word", "--key-env"),
+        (401, {}, "without a word", "--key-env"),
+    ],
+)
+def test_a_foreign_server_that_refuses_is_named_with_what_it_says(
+    capsys: pytest.CaptureFixture[str], status: int, headers: dict[str, str], said: str, fix: str
+) -> None:
+    class Face(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            for name, value in {**headers, "content-length": "0", "connection": "close"}.items():
+                self.send_header(name, value)
+            self.end_headers()
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Face) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        verb = Verb(capsys)
+        assert verb("ask", "--url", url, "hi") == 1
+        server.shutdown()
+    first, _, last = verb.err.partition("\n")
+    assert first == f"error: {url}{completion_stream.CHAT} answered {status}: {said}"
+    assert fix.format(url=url) in last
+    assert "pdctl status" not in last
 
 
 @pytest.mark.parametrize(
