@@ -191,7 +191,7 @@ def _something_else(seen: Bootstrap, base: str, route: Answer, probing: Prober) 
         look = probing.look(base, path)
         mode = peer_json.mapping(look.body).get("disaggregation_mode")
         if look.ok and mode is not None:
-            said = peer_json.excerpt(peer_json.text(mode))
+            said = peer_json.quoted(peer_json.text(mode))
             reason = f"this is the HTTP port of an engine (disaggregation_mode {said}), not a bootstrap server"
             return replace(seen, reached=True, serves="engine", reason=reason)
     told = prober.refusal(route)

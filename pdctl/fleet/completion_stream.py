@@ -96,7 +96,7 @@ def _read(path: str, response: http_client.Response, began: float) -> Iterator[P
             ended = True
             break
         if "error" in event:
-            raise PdctlError(f"the stream broke off: {peer_json.message(event)}", "pdctl logs")
+            raise PdctlError(f"the stream broke off: {peer_json.quoted(peer_json.message(event))}", "pdctl logs")
         told = event.get("usage")
         usage = told if isinstance(told, dict) else usage
         text, reason = _choice(event)
@@ -105,7 +105,7 @@ def _read(path: str, response: http_client.Response, began: float) -> Iterator[P
             first = first or time.monotonic()
             yield Piece(text)
     if not events:
-        kind = peer_json.excerpt(response.headers.get("content-type", "")) or "no content-type"
+        kind = peer_json.quoted(response.headers.get("content-type", "")) or "no content-type"
         raise PdctlError(
             f"{path} answered 200 ({kind}) without one event of a stream",
             f"see what serves it: {look_at(path.split('/v1/')[0])}",

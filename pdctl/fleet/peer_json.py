@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 NOTHING: Object = MappingProxyType({})
 EXCERPT = 300  # characters of a peer's text quoted in a reason
+PLAIN = re.compile(r"[A-Za-z0-9._:/-]+")  # a word that needs no quotation marks
 HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # how JSON writes one surrogate of a character above U+FFFF
 
 
@@ -78,7 +79,7 @@ def role(info: Object) -> str:
     """
     told = {text(state.get("disaggregation_mode")) for state in mappings(info.get("internal_states"))}
     live = told.pop() if len(told) == 1 else ""
-    return excerpt(live or text(info.get("disaggregation_mode")))
+    return quoted(live or text(info.get("disaggregation_mode")))
 
 
 def message(value: object) -> str:
@@ -92,6 +93,15 @@ def message(value: object) -> str:
 def complaint(body: bytes) -> str:
     """The message of an error answer, or the start of whatever was sent."""
     return message(parse(body)) or excerpt(body[: 4 * EXCERPT].decode("utf-8", errors="replace"))
+
+
+def quoted(said: str) -> str:
+    """A peer's text for a sentence of ours: its excerpt in quotation marks, unless that is one plain word.
+
+    Without them a peer could write the rest of the sentence, or what reads like a second verdict.
+    """
+    shown = excerpt(said)
+    return shown if not shown or PLAIN.fullmatch(shown) else '"' + shown.replace('"', "'") + '"'
 
 
 def excerpt(said: str) -> str:

@@ -90,8 +90,8 @@ def refusal(answer: Answer) -> str:
 def told(headers: Mapping[str, str], body: bytes) -> str:
     """What an answer other than 200 says, in words; "" if nothing."""
     if "location" in headers:
-        return f"redirects to {peer_json.excerpt(headers['location'])}, which is not followed"
-    return peer_json.complaint(body)
+        return f"redirects to {peer_json.quoted(headers['location'])}, which is not followed"
+    return peer_json.quoted(peer_json.complaint(body))
 
 
 def clock_offset(answer: Answer) -> float | None:

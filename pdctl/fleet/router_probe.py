@@ -98,7 +98,7 @@ def refused(path: str, answer: http_client.Answer, key: str) -> str:
     """A sentence that a server refuses the API key, or requires one, and what to do about it."""
     if not key:
         return f"{path} answers {answer.status}: it needs an API key; name it in the topology: security.api-key-file"
-    told = peer_json.complaint(answer.body)
+    told = peer_json.quoted(peer_json.complaint(answer.body))
     return f"{path} answers {answer.status}: it does not take the API key of the topology ({told})"
 
 
@@ -159,11 +159,11 @@ def _worker(entry: Object) -> RouterWorker:
     told = entry.get("metadata") or entry.get("labels")
     return RouterWorker(
         url=without_userinfo(peer_json.excerpt(peer_json.text(entry.get("url")))).rstrip("/"),
-        role=peer_json.excerpt(peer_json.text(entry.get("worker_type"))) or "regular",
+        role=peer_json.quoted(peer_json.text(entry.get("worker_type"))) or "regular",
         healthy=entry.get("is_healthy") is True,
         bootstrap_port=peer_json.integer(entry.get("bootstrap_port")),
         bootstrap_known="bootstrap_port" in entry,
-        mode=peer_json.excerpt(peer_json.text(peer_json.mapping(told).get("disaggregation_mode"))),
+        mode=peer_json.quoted(peer_json.text(peer_json.mapping(told).get("disaggregation_mode"))),
         load=peer_json.integer(entry.get("load")) or 0,
         reason=peer_json.excerpt(peer_json.text(entry.get("reason"))),
         health_known=isinstance(entry.get("is_healthy"), bool),
@@ -184,7 +184,7 @@ def probe_router(
     workers = listed_workers(replies[WORKERS].body) if replies[WORKERS].ok else None
     kind = "" if replies[WORKERS].ok and crowded(replies[WORKERS].body) else _kind(replies)
     info = {} if kind else _engine_info(base, probing, replies[SUMMARY])
-    mode = peer_json.excerpt(peer_json.text(info.get("disaggregation_mode")))
+    mode = peer_json.quoted(peer_json.text(info.get("disaggregation_mode")))
     found = ObservedRouter(
         base,
         True,

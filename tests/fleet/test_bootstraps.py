@@ -72,13 +72,13 @@ def test_ranks_of_0_5_8_are_counted_one_by_one(serve: Serve, rank: int) -> None:
     found = probe(port_of(serve(answers)), 2)
     assert (found.style, found.registered, found.expected) == ("old", 1, 2)
     assert len(found.ranks) == 1
-    assert found.unranked == ("dp1 cp0 tp0 pp0: 500 500 Internal Server Error Server got itself in trouble",)
+    assert found.unranked == ('dp1 cp0 tp0 pp0: 500 "500 Internal Server Error Server got itself in trouble"',)
 
 
 def test_ranks_that_have_not_registered(serve: Serve) -> None:
     new = probe(port_of(serve({"/health": (200, "OK"), bootstrap_probe.QUERY: (503, NOT_YET)})), 4)
     assert (new.style, new.registered, new.expected, new.ranks) == ("new", 3, 4, ())
-    assert new.reason == NOT_YET
+    assert new.reason == f'"{NOT_YET}"'
     nulls = json.dumps(dict.fromkeys(name for name in bootstrap_probe.OLD.sizes if name))
     missing = (400, "Missing inputs for bootstrap server.")
     old = probe(port_of(serve({bootstrap_probe.QUERY: missing, bootstrap_probe.OLD_QUERY: (200, nulls)})), 4)
@@ -97,7 +97,7 @@ def test_every_rank_of_a_wide_layout_is_asked(serve: Serve, rank: int) -> None:
     answers[bootstrap_probe.NEW.query(1, 1, 1, 2)] = (200, '{"rank_ip": "", "rank_port": 70000}')
     found = probe(port_of(serve(answers)))
     assert (found.registered, found.expected, len(found.ranks)) == (24, 24, 22)
-    assert found.unranked[0] == "dp1 cp0 tp1 pp2: 404 Bootstrap info not found for dp_rank=1"
+    assert found.unranked[0] == 'dp1 cp0 tp1 pp2: 404 "Bootstrap info not found for dp_rank=1"'
     assert found.unranked[1].startswith("dp1 cp1 tp1 pp2: answered without a usable rank_ip and rank_port")
 
 
@@ -116,7 +116,7 @@ def test_ports_that_are_something_else(serve: Serve, peer: Callable[..., Peer]) 
     other = probe(port_of(serve({"/health": (200, "OK")})))
     assert (other.serves, other.reason) == ("http", "no bootstrap server: GET /route answered 404")
     proxy = probe(port_of(serve({bootstrap_probe.QUERY: (503, "upstream connect error")})))
-    assert proxy.reason == "no bootstrap server: GET /route answered 503: upstream connect error"
+    assert proxy.reason == 'no bootstrap server: GET /route answered 503: "upstream connect error"'
     zmq = probe(peer(b"\xff\0\0\0\0\0\0\0\x01\x7f").port)
     assert (zmq.reached, zmq.serves, zmq.reason) == (False, "", "it speaks ZMQ, not HTTP")
     nobody = probe(closed_port())

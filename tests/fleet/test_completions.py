@@ -50,10 +50,10 @@ def test_plain_completions(serve: Serve) -> None:
 def test_refusals_carry_the_servers_own_words(serve: Serve) -> None:
     told = json.dumps({"error": {"message": "no prefill is ready", "type": "unavailable"}})
     url = serve({completion_stream.CHAT: (503, told)})
-    with pytest.raises(PdctlError, match="answered 503: no prefill is ready"):
+    with pytest.raises(PdctlError, match='answered 503: "no prefill is ready"'):
         ask(url)
     broken = serve({completion_stream.CHAT: (200, events({"choices": []}, {"error": {"message": "the decode died"}}))})
-    with pytest.raises(PdctlError, match="the stream broke off: the decode died"):
+    with pytest.raises(PdctlError, match='the stream broke off: "the decode died"'):
         ask(broken)
     with pytest.raises(PdctlError, match="an event is no JSON object"):
         ask(serve({completion_stream.CHAT: (200, 'data: {"choices": [\n\n')}))
@@ -78,7 +78,7 @@ def test_what_the_client_asked_for_is_mended_by_the_client(status: int, fix: str
 @pytest.mark.parametrize(
     ("status", "headers", "said", "fix"),
     [
-        (302, {"location": "http://login/?a"}, "redirects to http://login/?a, which is not followed", "--url URL"),
+        (302, {"location": "http://login/?a"}, 'redirects to "http://login/?a", which is not followed', "--url URL"),
         (403, {}, "without a word", "curl -i {url}/v1/models"),
         (403, {"www-authenticate": "Bearer"}, "without a word", "--key-env"),
         (401, {}, "without a word", "--key-env"),

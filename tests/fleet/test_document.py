@@ -110,3 +110,15 @@ def test_any_text_gives_finite_totals(text: str) -> None:
 )
 def test_the_role_of_now(info: dict[str, object], role: str) -> None:
     assert peer_json.role(info) == role
+
+
+def test_what_a_server_says_stands_in_quotation_marks_in_a_sentence_of_ours() -> None:
+    """A role that reads like a second verdict, as doctor prints it."""
+    forged = '\u2717 PD704 FORGED: prefill-9 died\n[2026-11-24 05:00:00] Scheduler hit an "exception"'
+    shown = "\"\u2717 PD704 FORGED: prefill-9 died [2026-11-24 05:00:00] Scheduler hit an 'exception'\""
+    assert peer_json.role({"disaggregation_mode": forged}) == shown
+    assert prober.told({}, forged.encode()) == shown
+    assert prober.told({"location": "http://a/ b"}, b"") == 'redirects to "http://a/ b", which is not followed'
+    assert len(peer_json.quoted("x " * 10_000)) <= peer_json.EXCERPT + 2
+    for plain in ("", "prefill", "0.5.23", "http://10.0.0.7:30000/a", "nixl_v2", "-1"):
+        assert peer_json.quoted(plain) == plain

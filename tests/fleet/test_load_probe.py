@@ -67,7 +67,7 @@ def test_a_pool_that_no_machine_has_is_named_by_its_key(serve: Serve) -> None:
 
 def test_who_does_not_answer_is_said_so(serve: Serve) -> None:
     load = probe(serve({"/server_info": (200, INFO), "/v1/loads": (500, "out of order"), "/metrics": (404, "")}))
-    assert (load.heard, load.reason) == (False, "/v1/loads answered 500: out of order")
+    assert (load.heard, load.reason) == (False, '/v1/loads answered 500: "out of order"')
     gone = probe(f"http://127.0.0.1:{closed_port()}")
     assert not gone.heard
     assert "refused" in gone.reason

@@ -88,7 +88,7 @@ def show(value: Hashable) -> str:
         return ", ".join(show(one) for one in value if one is not HERE) or "none"
     if isinstance(value, server_info.Missing):
         return value.value
-    return "null" if value is None else peer_json.excerpt(str(value))
+    return "null" if value is None else peer_json.quoted(str(value))
 
 
 def show_difference(value: Hashable, against: Hashable) -> str:
