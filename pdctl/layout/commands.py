@@ -67,6 +67,7 @@ def _embedded(serving: Serving, shape: Shape, numbers: Numbers, leader: str, nod
         ("page-size", serving.page_size),
         ("dtype", None if serving.dtype == "auto" else serving.dtype),
         ("context-length", serving.context_length),
+        ("pace", serving.pace),
         *serving.args,
     ]
     return (serving.command or ENGINES[EMBEDDED].command) + flag_words(

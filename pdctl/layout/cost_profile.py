@@ -12,14 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pdctl.errors import UsageError
+from pdctl.errors import TopologyError, UsageError
 from pdctl.json_records import JsonPlace, number, read_record, whole
 from pdctl.package_data import data
 from pdctl.quick_definitions import NamedTuple
 from pdctl.suggestions import hint
-from pdctl.topology.diagnostic import ProblemReport
-from pdctl.topology.resolve import SUFFIXES, read_file
-from pdctl.topology.yaml_parser import List, Map, Node, Scalar, YamlText, parse, shape
+from pdctl.topology.diagnostic import Diagnostic, ProblemReport
+from pdctl.topology.resolve import read_file
+from pdctl.topology.yaml_parser import SUFFIXES, List, Map, Node, Scalar, YamlText, parse, shape
 
 PROFILES = ("gpu-8b", "laptop")  # by their names in profiles/
 ATTO = 10**18  # attoseconds of a second
@@ -135,6 +135,18 @@ def read_costs(figures: object, place: JsonPlace) -> CostProfile:
             "give at least one of them, such as prefill_token_s: 1e-4",
         )
     return found
+
+
+def profile_problem(name: str) -> str:
+    """Why no profile can be read under that name or from that file, with the fix, in one line; empty if it can."""
+    try:
+        read_profile(name)
+    except TopologyError as error:
+        told = [each for each in error.diagnostics if isinstance(each, Diagnostic)]
+        return f"{name}: {'; '.join(each.message for each in told) or error.message}"
+    except UsageError as error:
+        return "; ".join(filter(None, (error.message, error.fix)))
+    return ""
 
 
 def _value(node: Node) -> object:

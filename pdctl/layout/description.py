@@ -47,6 +47,10 @@ def describe(
         warnings.append(Caution("release", release.note))
     if embedded:
         warnings += _unused_keys(topology)
+    if topology.engine.pace:
+        from pdctl.layout.cost_profile import read_profile  # late: few have a pace
+
+        read_profile(topology.engine.pace)
     told = list(role_settings.router(topology.router.args, topology.router.kind))
     if not embedded:
         told += _sglang(topology, readings, release)

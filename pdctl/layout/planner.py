@@ -202,6 +202,9 @@ def _places(deployment: PlannedDeployment) -> Iterator[str]:
     traceable = all(case.side.serving.traceable for case in deployment.cases)
     if deployment.engine != EMBEDDED and deployment.router is not None and traceable:
         yield "servers log every request with its room and publish metrics; engine.traceable: false leaves that out"
+    pace = deployment.cases[0].side.serving.pace
+    if pace:
+        yield f"passes take the times of the cost profile {pace}, not those of the host"
     if deployment.engine != EMBEDDED and any(case.side.shape.deepep for case in deployment.cases):
         yield "the DeepEP all-to-all makes ep_size equal to tp_size"
 

@@ -120,6 +120,7 @@ def serving(
         env=tuple(env.items()),
         peer=peer,
         gpu_flags=not reading.on_cpu,
+        pace=topology.engine.pace,
         traceable=topology.engine.traceable,
     )
 

@@ -45,6 +45,7 @@ class Serving(NamedTuple):
     env: Pairs = ()
     peer: Shape | None = None  # the other role's shape: until sglang 0.5.13 each side is told the other's widths
     gpu_flags: bool = True  # False: no GPUs to choose from
+    pace: str | None = None  # embedded: name or file of a cost profile
     traceable: bool = True  # sglang: log what trace-room reads, publish metrics
 
     @property

@@ -27,6 +27,7 @@ from pdctl.topology.model import (
     Workload,
 )
 from pdctl.topology.schema import POOL, RESTART
+from pdctl.topology.yaml_parser import SUFFIXES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,6 +41,10 @@ def complete(values: Values, spans: Mapping[str, SourceSpan], source: str, envir
     values["name"] = values["name"] or _label(Path(source).stem)
     values["pools"] = values["pools"] or {"default": defaults(POOL)}
     _model(values, spans, environ)
+    engine = values["engine"]
+    if engine["pace"]:
+        is_file = engine["pace"].endswith(SUFFIXES)  # else a profile that ships
+        engine["pace"] = _located(engine["pace"], spans.get("engine.pace"), environ, always=is_file)
     security = values["security"]
     if security["api-key-file"]:
         place = spans.get("security.api-key-file")

@@ -280,6 +280,14 @@ def keys(written: WrittenTopology) -> Iterator[Diagnostic]:
             yield Diagnostic(Code.BAD_CHOICE, message, marks, f"remove `api-key-file`, and write it as {args}")
 
 
+def pace(written: WrittenTopology) -> Iterator[Diagnostic]:
+    engine = written.topology.engine
+    if engine.pace and engine.kind != EMBEDDED and written.sound("engine.pace", "engine.kind"):
+        marks = places(written.spans, ("engine.pace", ""), ("engine.kind", "the engine is chosen here"))
+        message = f"the {engine.kind} engine is as fast as its machine: it takes no pace"
+        yield Diagnostic(Code.BAD_CHOICE, message, marks, "remove `pace`, or write `kind: embedded`")
+
+
 def model(written: WrittenTopology) -> Iterator[Diagnostic]:
     if written.topology.model.path or not written.sound("model", "model.path", "engine", "engine.kind"):
         return
@@ -305,5 +313,5 @@ def nics(written: WrittenTopology) -> Iterator[Diagnostic]:
 
 
 RULES: tuple[Callable[[WrittenTopology], Iterator[Diagnostic]], ...] = (
-    args, pools, check_ports, shapes, choices, keys, model, nics,
+    args, pools, check_ports, shapes, choices, keys, pace, model, nics,
 )  # fmt: skip

@@ -47,6 +47,7 @@ class Engine(NamedTuple):
     args: Flags
     env: Env
     host: str | None = None  # None: the target decides
+    pace: str | None = None  # embedded: name or file of a cost profile
     traceable: bool = True  # sglang: request time stats, the request log at level 0, metrics
 
 

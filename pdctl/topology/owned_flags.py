@@ -39,6 +39,7 @@ ENGINE_OWNED: Mapping[str, str] = {
     "page-size": "roles.{role}.page-size",
     "mem-fraction-static": "roles.{role}.mem-fraction",
     "host": "engine.host",
+    "pace": "engine.pace",
     "port": "ports.http",
     "nnodes": "the shape and the pool's gpus-per-host",
     "node-rank": "the place of the node in its instance",

@@ -14,7 +14,7 @@ from pdctl.topology.build import build, complete
 from pdctl.topology.checked_values import ValueReader, Values
 from pdctl.topology.contradictions import WrittenTopology, find_contradictions
 from pdctl.topology.diagnostic import Code, Diagnostic, ProblemReport, shown
-from pdctl.topology.yaml_parser import KeyValue, List, Map, Node, Scalar, YamlText, parse, shape
+from pdctl.topology.yaml_parser import SUFFIXES, KeyValue, List, Map, Node, Scalar, YamlText, parse, shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pdctl.topology.model import SourceSpan, Topology
 
 
-SUFFIXES = (".yaml", ".yml")
 MAX_BYTES = 1 << 20  # a topology is a page or two; a megabyte is a mistake (a log, a checkpoint)
 STDIN = "-"
 SITE = "PDCTL_TOPOLOGIES"  # a directory of the site's own topologies, looked at before the shipped ones

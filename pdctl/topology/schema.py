@@ -282,6 +282,13 @@ TOPOLOGY = table(
             Key("version", RELEASE, None, "release of the engine", "the latest known"),
             Key("command", TEXTS, None, "words that start the engine, before its flags", "the engine's own"),
             Key("host", TEXT, None, "address its instances listen on", "127.0.0.1 on this host, 0.0.0.0 on a cluster"),
+            Key(
+                "pace",
+                TEXT,
+                None,
+                "with embedded: cost profile whose times passes take, one that ships or a file (from this file)",
+                "as fast as the host",
+            ),
             Key("args", FLAGS, None, "engine flags of both roles, in kebab-case without dashes"),
             Key("env", ENV, None, "environment of both roles"),
             Key("traceable", BOOLEAN, True, "with sglang: log every request with its room, and publish metrics"),

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     Mark = yaml.Mark | CMark
 
 BREAKS = ("\r\n", "\r", "\x85", "\u2028", "\u2029")  # libyaml's line breaks besides \n, so that its line numbers hold
+SUFFIXES = (".yaml", ".yml")
 MAX_DEPTH = 32
 MAX_NODES = 20_000  # after expanding every alias, which is what an alias bomb multiplies
 _PROPERTIES = compile_late(r"(?:[&!]\S*\s+)+")  # an anchor or tag in front of a value

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pdctl.engines.versions import NEWEST, spell
-from pdctl.errors import TopologyError
+from pdctl.errors import TopologyError, UsageError
 from pdctl.layout.gpu_memory import MemoryVerdict
 from pdctl.layout.instance_plan import Plan
 from pdctl.layout.planner import plan_shape, plan_topology
 from pdctl.layout.shape import Shape
 from pdctl.layout.workload import Measured, Nic, TrafficGoal
+from pdctl.package_data import data
 from pdctl.topology.resolve import load
 from tests.cases import for_each
 
@@ -72,6 +75,28 @@ def test_instances_listen_where_they_are_told_and_are_reached_there(given: str, 
                 assert words[words.index("--dist-init-addr") + 1].startswith(f"{reached}:")
     assert plan.router is not None
     assert f"http://{reached}:{plan.instances[0].http_port}" in plan.router.command.argv
+
+
+def test_a_pace_is_an_assumption_and_a_flag_of_every_instance() -> None:
+    plan = shipped("2p1d", "engine.pace=gpu-8b")
+    assert "passes take the times of the cost profile gpu-8b, not those of the host" in plan.assumptions
+    for one in plan.instances:
+        words = one.commands[0].argv
+        assert words[words.index("--pace") + 1] == "gpu-8b"
+    assert not any("--pace" in one.commands[0].argv for one in shipped("2p1d").instances)
+    with pytest.raises(UsageError, match="there is no profile 'gpu-9b'"):
+        shipped("2p1d", "engine.pace=gpu-9b")
+
+
+def test_the_file_of_a_pace_is_looked_for_beside_the_topology(tmp_path: Path) -> None:
+    topology = tmp_path / "mine.yaml"
+    topology.write_text("version: pdctl/v1\nengine: {pace: fast.yaml}\nroles: {prefill: {}, decode: {}}\n")
+    (tmp_path / "fast.yaml").write_bytes((data("layout/profiles") / "laptop.yaml").read_bytes())
+    words = plan_topology(load([topology], environ={})).instances[0].commands[0].argv
+    assert words[words.index("--pace") + 1] == str(tmp_path / "fast.yaml")
+    (tmp_path / "fast.yaml").unlink()
+    with pytest.raises(TopologyError):
+        plan_topology(load([topology], environ={}))
 
 
 def test_settings_move_the_ports() -> None:

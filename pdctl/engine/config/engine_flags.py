@@ -188,7 +188,7 @@ BOUNDS = {
 
 def first_problem(args: ServerArgs) -> str:
     """Return why these arguments cannot run, naming the flag and the fix; empty if they can."""
-    return _bad_number(args) or _bad_checkpoint(args) or _bad_chunk(args) or _bad_rehearsal(args)
+    return _bad_number(args) or _bad_checkpoint(args) or _bad_chunk(args) or _bad_pace(args) or _bad_rehearsal(args)
 
 
 def _bad_number(args: ServerArgs) -> str:
@@ -257,6 +257,15 @@ def _bad_chunk(args: ServerArgs) -> str:
             f"use {max(1, args.chunked_prefill_size // args.page_size) * args.page_size}"
         )
     return ""
+
+
+def _bad_pace(args: ServerArgs) -> str:
+    if not args.pace:
+        return ""
+    from pdctl.layout.cost_profile import profile_problem  # every process parses a command line, few have a pace
+
+    problem = profile_problem(args.pace)
+    return f"--pace: {problem}" if problem else ""
 
 
 def _bad_rehearsal(args: ServerArgs) -> str:

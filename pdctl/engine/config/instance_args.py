@@ -58,6 +58,7 @@ class ServerArgs:
     context_length: int = 0  # 0: from the checkpoint
     load_balance_method: str = "auto"
     random_seed: int = 1
+    pace: str = ""  # cost profile whose times passes take (docs/simulate.md); empty: as fast as this machine
     num_threads: int = 0  # 0: cores divided by the processes that share them
     decode_log_interval: int = 40
     log_level: str = "info"

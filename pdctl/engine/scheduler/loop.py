@@ -44,13 +44,14 @@ from pdctl.engine.ipc.messages import (
     steady_time,
 )
 from pdctl.engine.model.forward_pass import Share
-from pdctl.engine.scheduler.role import QueuedTokens, live_rooms
+from pdctl.engine.scheduler.role import QueuedTokens, WorkCounters, live_rooms
 from pdctl.engine.scheduler.schedule_batch import IDLE, Batch, Outcome, Pass, compute, conclude, prepare, run
 from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from pdctl.engine.model.model_runner import Sampled
     from pdctl.engine.model.parallel import Groups
+    from pdctl.engine.scheduler.pace import Pace
     from pdctl.engine.scheduler.rank_mailbox import Mailbox
     from pdctl.engine.scheduler.resources import Req, Resources
     from pdctl.engine.scheduler.role import Queues, RoleSwitch, SchedulerRole
@@ -60,7 +61,6 @@ log = logging.getLogger("pdctl.engine")
 IDLE_WAIT = 5.0  # seconds between self-checks of an idle rank
 # The KV manager wakes a rank whose rooms wait for the other side; this limit is only needed for deadlines.
 REMOTE_WAIT = 0.05
-LONGEST_STEP = 2_000_000  # microseconds; what is longer is no decode step but a pause (sglang 0.5.23)
 RECENT = 16  # prefill passes whose cache hits tell what to expect of the prompts that wait
 WORTH_A_THREAD = 4e8  # tokens of a pass × bytes of the checkpoint: a pass of some 5 ms on one CPU core
 
@@ -79,6 +79,7 @@ class Scheduler:
         self._batches = BatchLog(resources)
         self._turn = Turn(resources.groups)
         self._overlap = Overlap(resources)
+        self._pace = _pace_of(resources)
         self._leader = resources.leader
         self._stopping = False
         self._started = steady_time()
@@ -101,12 +102,17 @@ class Scheduler:
             self._handle(request)
         if self._reach is not None:
             self._reach()
+        if self._pace is not None and last is not None and self._pace.holds(self._overlap.live):
+            self._flush()
+            return last
         self._role.poll()
         self._flush()  # a first token that came with the KV cache does not wait for the next forward pass
         ended = self._end_pass()
         batch = self._role.next_batch()
         queues = self._role.queues()
         agreed = self._turn.agree(batch, queues, self._stopping)
+        if agreed.busy and self._pace is not None:
+            self._pace.begin(batch or IDLE, follows=last is not None and last.busy)
         overlapped = batch is not None and self._overlap.takes(batch, queues.total)
         if batch is not None and overlapped:
             self._overlap.begin(batch)
@@ -124,6 +130,9 @@ class Scheduler:
 
     def _run(self, batch: Batch, agreed: Agreed) -> None:
         """Run a pass without overlap."""
+        if self._pace is not None:  # which says when it ends
+            self._overlap.compute(batch, agreed.shares)
+            return
         outcome = run(batch, self._resources, agreed.shares)
         if batch.parts:
             self._role.process_result(outcome)
@@ -131,9 +140,15 @@ class Scheduler:
 
     def _end_pass(self) -> Outcome | None:
         ended = self._overlap.end()
-        if ended is not None:
-            self._role.process_result(ended)
+        if ended is None or not ended.batch.parts:
+            return None
+        self._role.process_result(ended)
         return ended
+
+    def _finish_pass(self) -> None:
+        """End the pass under way; not before its time while requests wait for what it makes."""
+        if self._pace is None or not self._overlap.live:
+            self._publish(self._end_pass())
 
     def _publish(self, outcome: Outcome | None) -> None:
         if outcome is not None:
@@ -142,6 +157,8 @@ class Scheduler:
             self._batches.passed(outcome, self._role.queues(), self._role.running.tokens)
 
     def _wait(self, agreed: Agreed | None) -> float:
+        if self._pace is not None and self._overlap.under_way:
+            return self._pace.wait
         if agreed is None or agreed.busy:
             return 0.0
         return REMOTE_WAIT if agreed.remote or self._stopping else IDLE_WAIT
@@ -168,7 +185,7 @@ class Scheduler:
     def _switch_role(self, request: SwitchRole) -> None:
         if self._switch is None:
             raise AssertionError("the HTTP process asks only ranks that may switch")
-        self._publish(self._end_pass())
+        self._finish_pass()
         self._role, answer = self._switch.take(request, self._role)
         self._reply(answer)
 
@@ -187,7 +204,7 @@ class Scheduler:
             log.info("Aborted %d request(s) matching rid='%s'", count, "*" if request.all else request.rid)
 
     def _flush_cache(self, request: Flush) -> None:
-        self._publish(self._end_pass())  # aborted requests may still be in the pass, with their pages
+        self._finish_pass()  # aborted requests may still be in the pass, with their pages
         total = self._role.queues().total
         reason = f"{total} request(s) are running or queued" if total else ""
         if not total:
@@ -269,6 +286,15 @@ class Scheduler:
         self._resources.afterwards.clear()
 
 
+def _pace_of(resources: Resources) -> Pace | None:
+    """Return what holds passes back, if that was asked for: without it none of its code is loaded."""
+    if not resources.args.pace:
+        return None
+    from pdctl.engine.scheduler.pace import Pace
+
+    return Pace(resources.args.pace, resources.groups)
+
+
 class Agreed(NamedTuple):
     """What all groups of the replica agree on for this turn; without attention DP there is one group.
 
@@ -329,6 +355,11 @@ class Overlap:
     def under_way(self) -> bool:
         return self._pass is not None
 
+    @property
+    def live(self) -> bool:
+        """Whether a request of the pass under way has not been aborted."""
+        return self._pass is not None and any(part.req.finish is None for part in self._pass[0].batch.parts)
+
     def takes(self, batch: Batch, held: int) -> bool:
         """Return whether `batch` is worth a thread: large enough, and not all that the rank holds (`held` requests).
 
@@ -342,6 +373,13 @@ class Overlap:
             raise AssertionError("a forward pass is under way already")
         prepared = prepare(batch, self._resources.eos)
         self._pass = prepared, self._thread.submit(self._compute, prepared)
+
+    def compute(self, batch: Batch, shares: tuple[Share, ...]) -> None:
+        """Compute a pass on this thread, as one that is under way until `end`."""
+        prepared = prepare(batch, self._resources.eos, shares)
+        computed: Future[Sampled | None] = Future()
+        computed.set_result(compute(prepared, self._resources))
+        self._pass = prepared, computed
 
     def _compute(self, prepared: Pass) -> Sampled | None:
         if self._reach is not None:
@@ -357,54 +395,6 @@ class Overlap:
 
     def close(self) -> None:
         self._thread.shutdown()
-
-
-class WorkCounters:
-    """Work since the start, as sglang 0.5.23's /v1/loads counts it. Passes of health requests alone are left out.
-
-    The time of a prefill pass goes from the end of the one before, if it followed at once, to its own end; that of a
-    decode step from the beginning of the one before to its own, and is left out if there was a pause between them.
-    """
-
-    def __init__(self) -> None:
-        self._last: Outcome | None = None
-        self._paused = False
-        self._prefill_ended = 0.0
-        self._computed = self._cached = self._prefill_us = 0
-        # Of decode steps: how many; the sums of batch size b, of time t in µs, of b², of b × t, of tokens made.
-        self._moments = [0] * 6
-        self._made = 0  # by decode passes, whether their time counts or not
-
-    def pause(self) -> None:
-        """Take note that a turn had nothing to compute: the next pass does not follow at once."""
-        self._paused = True
-
-    def add(self, outcome: Outcome) -> None:
-        batch, last = outcome.batch, self._last
-        follows = last is not None and not self._paused and last.batch.prefill == batch.prefill
-        self._last, self._paused = outcome, False
-        if batch.prefill:
-            began = self._prefill_ended if follows else max(outcome.began, self._prefill_ended)
-            self._prefill_us += round((outcome.ended - began) * 1e6)
-            self._prefill_ended = outcome.ended
-            self._computed += batch.tokens
-            self._cached += batch.cached
-            return
-        self._made += len(outcome.made)
-        spent = round((outcome.began - last.began) * 1e6) if last is not None and follows else 0
-        if 0 < spent < LONGEST_STEP:
-            size = len(batch.parts)
-            step = (1, size, spent, size * size, size * spent, len(outcome.made))
-            self._moments = [total + more for total, more in zip(self._moments, step, strict=True)]
-
-    def totals(self) -> dict[str, float]:
-        return {
-            "total_prefill_uncached_tokens": self._computed,
-            "total_prefill_cached_tokens": self._cached,
-            "total_prefill_busy_us": self._prefill_us,
-            "total_decode_tokens": self._made,
-            **{f"decode_moment_{power}": total for power, total in enumerate(self._moments)},
-        }
 
 
 class BatchLog:

@@ -49,6 +49,7 @@ WAITS = {
     "draining": "the other side to stop writing",
 }
 NO_MEMORY = "free pages on this decode"
+LONGEST_STEP = 2_000_000  # microseconds; what is longer is no decode step but a pause (sglang 0.5.23)
 
 
 class RequestPlace(Protocol):
@@ -117,6 +118,54 @@ class QueuedTokens:
             prealloc_ready=sum(req.length for req in ready),
             prealloc_ready_reqs=len(ready),
         )
+
+
+class WorkCounters:
+    """Work since the start, as sglang 0.5.23's /v1/loads counts it. Passes of health requests alone are left out.
+
+    The time of a prefill pass goes from the end of the one before, if it followed at once, to its own end; that of a
+    decode step from the beginning of the one before to its own, and is left out if there was a pause between them.
+    """
+
+    def __init__(self) -> None:
+        self._last: Outcome | None = None
+        self._paused = False
+        self._prefill_ended = 0.0
+        self._computed = self._cached = self._prefill_us = 0
+        # Of decode steps: how many; the sums of batch size b, of time t in µs, of b², of b × t, of tokens made.
+        self._moments = [0] * 6
+        self._made = 0  # by decode passes, whether their time counts or not
+
+    def pause(self) -> None:
+        """Take note that a turn had nothing to compute: the next pass does not follow at once."""
+        self._paused = True
+
+    def add(self, outcome: Outcome) -> None:
+        batch, last = outcome.batch, self._last
+        follows = last is not None and not self._paused and last.batch.prefill == batch.prefill
+        self._last, self._paused = outcome, False
+        if batch.prefill:
+            began = self._prefill_ended if follows else max(outcome.began, self._prefill_ended)
+            self._prefill_us += round((outcome.ended - began) * 1e6)
+            self._prefill_ended = outcome.ended
+            self._computed += batch.tokens
+            self._cached += batch.cached
+            return
+        self._made += len(outcome.made)
+        spent = round((outcome.began - last.began) * 1e6) if last is not None and follows else 0
+        if 0 < spent < LONGEST_STEP:
+            size = len(batch.parts)
+            step = (1, size, spent, size * size, size * spent, len(outcome.made))
+            self._moments = [total + more for total, more in zip(self._moments, step, strict=True)]
+
+    def totals(self) -> dict[str, float]:
+        return {
+            "total_prefill_uncached_tokens": self._computed,
+            "total_prefill_cached_tokens": self._cached,
+            "total_prefill_busy_us": self._prefill_us,
+            "total_decode_tokens": self._made,
+            **{f"decode_moment_{power}": total for power, total in enumerate(self._moments)},
+        }
 
 
 class SchedulerRole(ABC):

@@ -7,8 +7,7 @@ import logging
 import pytest
 
 from pdctl.engine.decode import decode_role
-from pdctl.engine.scheduler.loop import WorkCounters
-from pdctl.engine.scheduler.role import live_rooms
+from pdctl.engine.scheduler.role import WorkCounters, live_rooms
 from pdctl.engine.scheduler.schedule_batch import Batch, Outcome
 from tests.engine.scheduler.rig import HOST, PATIENCE, Station, abort, ask, ids, pair, turns_until, unified, with_fields
 
