@@ -51,7 +51,7 @@ from pdctl.quick_definitions import NamedTuple
 if TYPE_CHECKING:
     from pdctl.engine.model.model_runner import Sampled
     from pdctl.engine.model.parallel import Groups
-    from pdctl.engine.scheduler.pace import Pace
+    from pdctl.engine.scheduler.pace import PassPace
     from pdctl.engine.scheduler.rank_mailbox import Mailbox
     from pdctl.engine.scheduler.resources import Req, Resources
     from pdctl.engine.scheduler.role import Queues, RoleSwitch, SchedulerRole
@@ -286,13 +286,13 @@ class Scheduler:
         self._resources.afterwards.clear()
 
 
-def _pace_of(resources: Resources) -> Pace | None:
+def _pace_of(resources: Resources) -> PassPace | None:
     """Return what holds passes back, if that was asked for: without it none of its code is loaded."""
     if not resources.args.pace:
         return None
-    from pdctl.engine.scheduler.pace import Pace
+    from pdctl.engine.scheduler.pace import PassPace
 
-    return Pace(resources.args.pace, resources.groups)
+    return PassPace(resources.args.pace, resources.groups)
 
 
 class Agreed(NamedTuple):

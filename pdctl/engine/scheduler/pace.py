@@ -25,7 +25,7 @@ LATE = 0.1  # share of its time by which a pass is late enough to be counted
 LATE_SAID_EVERY = 10.0  # seconds
 
 
-class Pace:
+class PassPace:
     """One per rank; the ranks of a pass agree when it is over. Times are of `time.perf_counter`.
 
     A pass that follows at once begins when the one before was due. So however late this machine wakes a rank, or

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -25,39 +25,11 @@ from pdctl.layout.kv_links import KvModel
 from pdctl.layout.shape import Shape, place
 from tests.engine.kv_link.instances import PAGES, Grid, Instance, Pair, pair
 from tests.engine.kv_link.rig import HOST, PATIENCE
+from tests.engine.scheduler.thread_groups import Meeting, ThreadGroup
 
 RANKS = 2
 ROOM = 3
 MODEL = KvModel(4, 4)
-
-
-class Meeting:
-    """Where the ranks of a group, each in a thread, hand their numbers to one another."""
-
-    def __init__(self, size: int) -> None:
-        self._barrier = threading.Barrier(size, timeout=PATIENCE)
-        self._said: list[tuple[int, ...]] = [()] * size
-
-    def exchange(self, rank: int, values: Sequence[int]) -> list[tuple[int, ...]]:
-        self._said[rank] = tuple(values)
-        self._barrier.wait()
-        heard = list(self._said)
-        self._barrier.wait()
-        return heard
-
-
-class ThreadGroup(Group):
-    """A group whose ranks are threads of one process; what torch.distributed does between processes."""
-
-    def __init__(self, meeting: Meeting, rank: int) -> None:
-        super().__init__(range(RANKS), rank)
-        self._meeting = meeting
-
-    def gather_ints(self, values: Sequence[int]) -> list[tuple[int, ...]]:
-        return self._meeting.exchange(self.rank, values)
-
-    def min_ints(self, values: Sequence[int]) -> list[int]:
-        return [min(column) for column in zip(*self.gather_ints(values), strict=True)]
 
 
 def test_a_reason_survives_being_numbers() -> None:

@@ -13,11 +13,11 @@ import pytest
 from pdctl.engine.ipc.messages import AbortRequest, Ask, Stop
 from pdctl.engine.model.parallel import Groups
 from pdctl.engine.scheduler.loop import IDLE
-from pdctl.engine.scheduler.pace import Pace
+from pdctl.engine.scheduler.pace import PassPace
 from pdctl.layout.cost_profile import read_profile
 from tests.engine.kv_link.rig import PATIENCE
 from tests.engine.scheduler.rig import Station, ask, flush, ids, pair, turns_until, unified
-from tests.engine.scheduler.test_groups import Meeting, ThreadGroup
+from tests.engine.scheduler.thread_groups import Meeting, ThreadGroup
 
 COSTS = {"prefill_step_s": 0.02, "prefill_token_s": 1e-3, "prefill_square_s": 1e-5, "decode_step_s": 0.03,
          "decode_room_s": 0.004, "decode_token_s": 1e-4}  # fmt: skip
@@ -134,7 +134,7 @@ def test_the_ranks_of_a_pass_wait_once_and_leave_it_in_the_same_turn(tmp_path: P
         assert batch is not None
 
         def rank(number: int) -> tuple[int, float]:
-            pace = Pace(file, replace(Groups.single(), replica=ThreadGroup(meeting, number)))
+            pace = PassPace(file, replace(Groups.single(), replica=ThreadGroup(meeting, number)))
             barrier.wait()
             began = time.perf_counter()
             pace.begin(batch if number == 0 else IDLE, follows=False)
@@ -152,7 +152,7 @@ def test_the_ranks_of_a_pass_wait_once_and_leave_it_in_the_same_turn(tmp_path: P
 
 
 def test_delays_of_a_machine_do_not_add_up_and_no_more_than_one_pass_is_made_good(tmp_path: Path) -> None:
-    pace = Pace(profile(tmp_path), Groups.single())
+    pace = PassPace(profile(tmp_path), Groups.single())
     with unified() as station:
         station.role.admit(ask("a", ids(30), tokens=2))
         batch = station.role.next_batch()
@@ -172,5 +172,5 @@ def test_delays_of_a_machine_do_not_add_up_and_no_more_than_one_pass_is_made_goo
 
 def test_a_profile_of_a_name_that_ships_is_a_pace() -> None:
     costs = read_profile("gpu-8b")
-    pace = Pace("gpu-8b", Groups.single())
+    pace = PassPace("gpu-8b", Groups.single())
     assert pace._decode.step == round(costs.decode_step_s * 10**18)
