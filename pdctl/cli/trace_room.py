@@ -283,7 +283,12 @@ def _read(
         from pdctl.trace.tracer import Tracer  # imported late: a mistake on the command line is answered without it
 
         tracer = Tracer(library)
-        rooms = find_rooms(tracer, wanted)
+        try:
+            rooms = find_rooms(tracer, wanted)
+        except NotFoundError:
+            for note in library.stream_notes:  # the room may be in what is missing
+                term.err().write(f"note: {visible(note, term.err())}")
+            raise
         several = log_sources.several_deployments(library, " ".join(["trace-room", *wanted.typed.split()]))
         said = (*several, *(() if any(room.events for room in rooms) else _why_unnamed(tracer)))
     finally:

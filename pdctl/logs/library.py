@@ -141,9 +141,13 @@ class Library:
         return min((found.t for log, line in heads if (found := self.instant(log, line)) is not None), default=None)
 
     @property
+    def stream_notes(self) -> tuple[str, ...]:
+        """What is missing of the logs, or was taken apart: files that cannot be read, lines that are being lost."""
+        return tuple(dict.fromkeys(note for log in self.logs for note in log.notes))
+
+    @property
     def notes(self) -> tuple[str, ...]:
-        streams = (note for log in self.logs for note in log.notes)
-        return (*streams, *self._noted, *self._search.notes, *self._clocks.zone_notes, *self._clocks.notes)
+        return (*self.stream_notes, *self._noted, *self._search.notes, *self._clocks.zone_notes, *self._clocks.notes)
 
     @property
     def zone_notes(self) -> tuple[str, ...]:

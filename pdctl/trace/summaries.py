@@ -234,7 +234,8 @@ class ListNotes:
     """died: instances that ended without being told to. quiet: engines that write no line about a healthy room.
 
     lost: one sentence on each log whose process could not write all of its lines.
-    strange: one sentence on each log that was not understood. zones: on logs that are not in this machine's zone.
+    streams: what is missing of the logs. strange: one sentence on each log that was not understood. zones: on logs that
+    are not in this machine's zone.
     whole: the logs are not limited to a window of time.
     known: some log is an engine's or a router's, and a line was written in the requested time window.
     """
@@ -254,10 +255,9 @@ class ListNotes:
         )
         self.lost = tuple(map(str, lost_lines(library, library.losses)))
         found = {log: kind_of(library, log) for log in library.logs}
+        self.streams = library.stream_notes
         self.strange = tuple(
-            log.notes[0] if log.notes and not log.size else f"{log.instance}: {one.said}"
-            for log, one in found.items()
-            if one.said
+            f"{log.instance}: {one.said}" for log, one in found.items() if one.said and (log.size or not log.notes)
         )
         self.zones = library.zone_notes
         self.whole = library.limits is None
@@ -277,7 +277,7 @@ class ListNotes:
                 )
             else:
                 said.append(f"no line of {'these logs' if self.whole else 'that time'} names a room")
-        return (*said, *self.lost, *self.strange, *self.zones)
+        return (*said, *self.lost, *self.streams, *self.strange, *self.zones)
 
     def of_one(self) -> tuple[str, ...]:
         """Why a room requested by its number may have left no line, even if other rooms did."""
@@ -285,4 +285,4 @@ class ListNotes:
         if self.quiet and not self.died:
             flags = f"{LOG_REQUESTS} or {TIME_STATS}"
             said.append(f"{', '.join(self.quiet)} write no line about a healthy room without {flags}")
-        return (*said, *self.lost, *self.strange)
+        return (*said, *self.lost, *self.streams, *self.strange)

@@ -102,7 +102,7 @@ class Tracer:
             case = case.with_requested(verdict.finding.asked)
         ended, shown = outcome(case, around.rooms, verdict.finding)
         told = room_report(case, ended, shown, verdict, find_missing_evidence(case, ended, verdict.fix))
-        told = told._replace(notes=(*told.notes, *self.library.zone_notes))
+        told = told._replace(notes=(*told.notes, *self.library.stream_notes, *self.library.zone_notes))
         unnamed = any(event.instance in self.mixed for event in room_events.events)
         return _without_verdict(told, self.mixed) if unnamed else told
 

@@ -32,6 +32,17 @@ def test_every_form_ends_with_the_same_code(form: RoomForm, room: str, code: int
     assert ("no line of these logs names room 123456789012" in verb.err) == (code == 5)
 
 
+def test_every_verb_says_which_log_was_left_out(tmp_path: Path, verb: Verb) -> None:
+    for log in BROKEN.glob("*.log*"):
+        shutil.copy(log, tmp_path)
+    (tmp_path / "prefill2.log").write_text("INFO a log of another machine\n", "utf-16")
+    left_out = f"{tmp_path}/prefill2.log is UTF-16, not UTF-8: it was left out"
+    for words in (["rooms"], ["trace-room", FINE], ["trace-room", "123456789012"], ["trace-room", "--rid", "nobody"]):
+        verb(*words, tmp_path, "--no-index")
+        said = [line.partition("note")[2].removeprefix(":").strip() for line in (verb.out + verb.err).splitlines()]
+        assert said.count(left_out) == 1, words
+
+
 @pytest.mark.parametrize(("typed", "read"), [("abc", "2748 (`abc` read as hex)"), ("0x1F", "31 (`0x1F` read as hex)")])
 def test_a_room_no_line_names_is_said_first_and_how_it_was_read(typed: str, read: str, verb: Verb) -> None:
     assert verb("trace-room", typed, BROKEN) == 5
