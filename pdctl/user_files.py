@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pdctl.errors import StorageError, UsageError
+from pdctl.errors import PdctlError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -168,6 +168,14 @@ def write_whole(path: Path, data: bytes | str, mode: int | None = None) -> None:
     """Replace `path` by `data`, or leave it as it was and raise OSError. Text is UTF-8."""
     with replacing(path, mode) as out:
         out.write(data.encode() if isinstance(data, str) else data)
+
+
+def unwritable(what: str, error: OSError) -> PdctlError:
+    """The error for a file that the user named and that cannot be written; `what` names it."""
+    message = f"{what}: {error.strerror or error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return StorageError(message, "free space there, or name a file on another disk")
+    return UsageError(message, "name a file in a directory that can be written")
 
 
 def unreadable(path: Path | str, error: OSError) -> StorageError:

@@ -226,14 +226,20 @@ def split_lines(chunks: Iterable[bytes], file: str, tell_cut: Callable[[int], No
 
     Raise UsageError for a line that is too long, or if not even the first was written to its end.
     """
-    rest, number = b"", 0
+    parts, size, number = list[bytes](), 0, 0
     for chunk in chunks:
-        *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
-            number += 1
-            yield number, line
-        if len(rest) > LARGEST_LINE:
+        first, *more = chunk.split(b"\n")
+        parts.append(first)
+        size += len(first)
+        if more:
+            *whole, last = (b"".join(parts), *more)
+            for line in whole:
+                number += 1
+                yield number, line
+            parts, size = [last], len(last)
+        if size > LARGEST_LINE:
             raise UsageError(f"{file}:{number + 1} is longer than {LARGEST_LINE >> 20} MiB", RECORDED)
+    rest = b"".join(parts)
     if rest and not number:
         raise UsageError(f"{file} is cut: its first line was not written to its end", RECORDED)
     if rest:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pdctl.render.answer import AnswerSource
 
 SILENCE = 5.0  # seconds without a byte after which it is said what is waited for
+LARGEST_PROMPT = 32 << 20  # bytes; what the engines take as a body (docs/security.md)
 LOOK = 1.0  # seconds between two looks at the run while nothing comes
 
 
@@ -117,8 +118,11 @@ def command(
 
 
 def _of_stdin() -> str:
-    """Standard input decoded as UTF-8, whatever the locale."""
-    return user_files.standard_input().read().decode("utf-8", "surrogateescape")
+    """Standard input decoded as UTF-8, whatever the locale. Raise UsageError if it is more than any server takes."""
+    text = user_files.standard_input().read(LARGEST_PROMPT + 1)
+    if len(text) > LARGEST_PROMPT:
+        raise UsageError(f"standard input has more than {LARGEST_PROMPT >> 20} MiB", "give a shorter prompt")
+    return text.decode("utf-8", "surrogateescape")
 
 
 def _of_words(words: Sequence[str]) -> str:

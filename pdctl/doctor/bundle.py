@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from pdctl import __version__
+from pdctl import __version__, user_files
 from pdctl.doctor import secret_document, secret_look, secret_name
 from pdctl.doctor.secret_shapes import (
     AGAIN,
@@ -39,7 +39,6 @@ from pdctl.doctor.secret_shapes import (
     CleanText,
     SecretSpan,
 )
-from pdctl.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -117,9 +116,7 @@ def write(path: Path, files: Mapping[str, str], known: Iterable[str] = ()) -> Co
         draft.replace(path)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise UsageError(
-            f"--bundle {path}: {error.strerror or error}", "give a path in a directory that exists"
-        ) from None
+        raise user_files.unwritable(f"--bundle {path}", error) from None
     return taken
 
 

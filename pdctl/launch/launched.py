@@ -150,10 +150,11 @@ class LaunchedRun:
             raise UsageError(message, "give the paths of the logs instead")
         shown = {path: os.path.relpath(path, self._directory.path.parent) for path in names}
         lost = storage.storage_trouble(self._directory.path, self._directory.logs)
-        if lost and not self._run.alive:
+        failed = lost and self._run.condition is State.FAILED
+        if lost and not self._run.alive and not failed:
             lost += f"; {self.name} {describe_ended(self._run)}"
         if self._run.allocation is not None or not self._run.unsupervised:
-            return LogFiles(names, shown, lost)
+            return LogFiles(names, shown, lost, f"run {self.name} {describe_ended(self._run)}" if failed else "")
         from pdctl.launch import ending_reasons  # imported late: needed only for a run without its supervisor
 
         return LogFiles(names, shown, lost, ending_reasons.supervisor_died(self._run, self._directory))

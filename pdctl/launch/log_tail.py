@@ -39,8 +39,8 @@ class LogLine:
 class LogFiles(NamedTuple):
     """`names`: path → instance. `shown`: path → its name in answers, for example `RUN/logs/router.log`.
 
-    `lost`: since when and why lines were not written; "" if all were, as far as is known. `ended`: that the supervisor
-    died, which no log tells; "" if it did not.
+    `lost`: since when and why lines were not written; "" if all were, as far as is known. `ended`: what no log tells
+    of the run's end: that the supervisor died, or how the run failed while lines were lost; "" where the logs tell it.
     """
 
     names: Mapping[str, str]

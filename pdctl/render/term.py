@@ -17,7 +17,6 @@ import unicodedata
 from itertools import zip_longest
 from typing import IO, TYPE_CHECKING
 
-from pdctl.errors import UsageError
 from pdctl.quick_definitions import compile_late
 
 if TYPE_CHECKING:
@@ -154,9 +153,7 @@ def to_file(path: Path | None) -> Iterator[Term]:
         with user_files.replacing(path) as file, io.TextIOWrapper(file, encoding="utf-8") as stream:
             yield Term(stream)
     except OSError as error:
-        raise UsageError(
-            f"--output-file {path}: {error.strerror}", "name a file in a directory that can be written"
-        ) from None
+        raise user_files.unwritable(f"--output-file {path}", error) from None
 
 
 def visible(text: str, term: Term | None = None) -> str:

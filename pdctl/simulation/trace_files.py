@@ -435,9 +435,7 @@ def write_request_trace(path: Path, trace: RequestTrace) -> None:
         with user_files.replacing(path) as out:
             out.writelines(line.encode() for line in _mooncake_lines(trace))
     except OSError as error:
-        raise UsageError(
-            f"{path}: {(error.strerror or str(error)).lower()}", "name a file in a directory that can be written"
-        ) from None
+        raise user_files.unwritable(str(path), error) from None
 
 
 def _mooncake_lines(trace: RequestTrace) -> Iterable[str]:

@@ -145,7 +145,7 @@ class Diagnosis(NamedTuple):
     empty: bool = False  # no line was written in the window
     lost: str = ""  # the supervisor's word that lines are being lost, since when and why; "" if it says nothing
     lost_lines: tuple[LostLines, ...] = ()
-    ended: str = ""  # that the supervisor died, which no log tells; "" if it did not
+    ended: str = ""  # what no log tells of the run's end: that the supervisor died, or its death where lines were lost
     contradiction: str = ""  # why these cannot be the logs of one deployment; "" if they can
     clocks: tuple[ClockOffset, ...] = ()  # of instances whose clock differs from the others', as lines of rooms show
 

@@ -51,6 +51,16 @@ def replayed(data: bytes) -> tuple[AdviceSettings, list[RecordedLook]]:
     return read_settings(first, f"r.jsonl:{number}", None), list(read_looks(lines, "r.jsonl"))
 
 
+def test_a_record_without_lines_is_refused_soon() -> None:
+    """Each chunk is looked at once, not once for every chunk that follows."""
+    chunks = itertools.repeat(bytes(1 << 12))
+    with pytest.raises(UsageError, match=r"r\.jsonl:1 is longer than"):
+        next(split_lines(chunks, "r.jsonl", lambda _: None))
+    assert list(split_lines([b"a", b"b\nc", b"\n\nd\n"], "r.jsonl", lambda _: None)) == [
+        (1, b"ab"), (2, b"c"), (3, b""), (4, b"d"),
+    ]  # fmt: skip
+
+
 counts = st.integers(0, 10**7)
 seconds = st.floats(1e-5, 1e5, allow_nan=False)
 fleets = st.builds(

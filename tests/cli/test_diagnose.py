@@ -16,7 +16,7 @@ import pytest
 
 from pdctl.launch import preflight, storage
 from pdctl.launch.run_opening import open_run
-from pdctl.launch.run_record import State
+from pdctl.launch.run_record import RunOutcome, State
 from pdctl.logs.collector_format import without_colour
 from tests.cli.verb import BROKEN, DATA, FAILED, Verb, shell, within
 from tests.launch.conftest import DEADLINE, QUICK, deploy
@@ -261,6 +261,11 @@ def test_nothing_is_called_fine_where_lines_of_the_run_were_lost(verb: Verb, tmp
     assert verb("diagnose", "--run", "blue") == 4
     assert "nothing wrong was found in what was written" in verb.out
     assert "No space left on device (/var/log/pdctl)" in without_colour(verb.out.encode()).decode()
+    # How it failed is known, though no log could tell.
+    why = RunOutcome("router was killed by SIGKILL 3.0 s after it became ready", code=1)
+    opened.directory.save(replace(opened.run, state=State.FAILED, outcome=why))
+    assert verb("diagnose", "--run", "blue") == 1
+    assert verb.out.startswith("✗ run blue failed: router was killed by SIGKILL")
 
 
 def test_a_router_that_found_no_pair_is_quoted_where_nothing_was_answered(verb: Verb, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ PAIR = ("--prefill", "http://127.0.0.1:1,2", "--decode", "http://127.0.0.1:3")
         ((*PAIR, "--reached", "/no/such/output"), "--reached /no/such/output: No such file", "the command's output"),
         ((*PAIR, "--reached", "/"), "--reached /: Is a directory", "the command's output"),
         ((*PAIR, "--reached", "/dev/null"), "no line of it holds 'pdctl.reach/1'", "whole output"),
-        (("2p1d", "--static", "--bundle", "/no/such/x.tgz"), "--bundle /no/such/x.tgz", "a directory that exists"),
+        (("2p1d", "--static", "--bundle", "/no/such/x.tgz"), "--bundle /no/such/x.tgz", "can be written"),
         (("2p1d", "--static", "--output-file", "/no/such/x"), "--output-file /no/such/x", "can be written"),
         (("2p1d", "--timeout", "5"), "--timeout 5: 5 has no unit", "5s"),
         (("2p1d", "--canary-timeout", "soon"), "--canary-timeout soon", ""),

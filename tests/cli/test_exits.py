@@ -402,6 +402,28 @@ def test_a_version_that_cannot_be_written_is_one_line() -> None:
     assert (done.returncode, done.stderr) == (4, said)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@for_each(
+    "argv",
+    [
+        ("doctor", "2p1d", "--static", "--output-file", "/dev/full"),
+        ("simulate", "2p1d", "--trace", "step:duration=1", "--write-trace", "/dev/full"),
+    ],
+)
+def test_a_full_disk_under_a_named_file_says_so(argv: tuple[str, ...]) -> None:
+    done = subprocess.run([*PLAN[:3], *argv], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 4, done
+    assert "/dev/full: No space left on device" in done.stderr
+    assert "free space there" in done.stderr
+
+
+def test_a_prompt_without_end_is_refused() -> None:
+    with Path("/dev/zero").open("rb") as endless:
+        argv = [*PLAN[:3], "ask", "--url", "http://127.0.0.1:1", "-"]
+        done = subprocess.run(argv, stdin=endless, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "error: standard input has more than 32 MiB")
+
+
 def test_a_prompt_is_utf_8_whatever_the_locale_says() -> None:
     """Nobody listens at the URL: what matters is that the prompt was read, and what is no text is refused before."""
     ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
