@@ -360,7 +360,7 @@ def test_a_trace_without_prefixes_gets_blocks_of_its_own(tmp_path: Path) -> None
     read = read_request_trace(path)
     first = made.requests[0].arrival_ns
     assert [(one.arrival_ns + first, *one[1:3]) for one in read.requests] == [tuple(one[:3]) for one in made.requests]
-    with pytest.raises(UsageError, match="no such file or directory"):
+    with pytest.raises(UsageError, match="No such file or directory"):
         write_request_trace(tmp_path / "none" / "trace", made)
 
 
