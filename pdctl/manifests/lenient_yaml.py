@@ -14,6 +14,7 @@ from pdctl.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from yaml._yaml import Mark as CMark
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 DEEPEST = 100  # maximum nesting of collections
@@ -35,15 +36,24 @@ def documents(text: str, file: str) -> Iterator[Node]:
 
 
 def _measure(text: str, file: str) -> None:
-    """Raise UsageError for text nested too deep, on which the parser's C code would recurse without a limit."""
+    """Raise UsageError for text nested too deep, on which older parsers' C code would recurse without a limit."""
     depth = 0
-    for event in yaml.parse(text, Loader=LOADER):
-        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
-        if depth > DEEPEST:
-            line = event.start_mark.line + 1 if event.start_mark is not None else 1
-            raise UsageError(
-                f"{file}:{line}: nested more than {DEEPEST} deep", "no manifest is: is this the right file?"
-            )
+    try:
+        for event in yaml.parse(text, Loader=LOADER):
+            depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+            if depth > DEEPEST:
+                raise _too_deep(file, event.start_mark)
+    except yaml.MarkedYAMLError as error:
+        from pdctl.topology.yaml_parser import PARSERS_DEPTH  # imported late: needed only for an error
+
+        if PARSERS_DEPTH in (error.problem or ""):
+            raise _too_deep(file, error.problem_mark) from None
+        raise
+
+
+def _too_deep(file: str, mark: yaml.Mark | CMark | None) -> UsageError:
+    line = mark.line + 1 if mark is not None else 1
+    return UsageError(f"{file}:{line}: nested more than {DEEPEST} deep", "no manifest is: is this the right file?")
 
 
 def get(node: Node | None, *path: str) -> Node | None:

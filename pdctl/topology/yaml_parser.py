@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 BREAKS = ("\r\n", "\r", "\x85", "\u2028", "\u2029")  # libyaml's line breaks besides \n, so that its line numbers hold
 SUFFIXES = (".yaml", ".yml")
 MAX_DEPTH = 32
+PARSERS_DEPTH = "exceeded maximum nesting depth"  # libyaml, from PyYAML 6.0.4 on: past 1,000 levels, before any event
 MAX_NODES = 20_000  # after expanding every alias, which is what an alias bomb multiplies
 _PROPERTIES = compile_late(r"(?:[&!]\S*\s+)+")  # an anchor or tag in front of a value
 
@@ -182,8 +183,8 @@ class _Builder:
         if isinstance(event, AliasEvent):
             return self._alias(event)
         if depth > MAX_DEPTH:
-            why = f"no key of a {self._report.subject} lies so deep"
-            self._stop(Code.TOO_DEEP, event, f"nested more than {MAX_DEPTH} deep", why)
+            _too_deep(self._at(event, event), self._report)
+            raise _StopError
         self._count(event)
         before, anchor = self._nodes, event.anchor if isinstance(event, NodeEvent) else None
         if anchor:
@@ -275,6 +276,11 @@ class _Builder:
         raise _StopError
 
 
+def _too_deep(place: SourceSpan, report: ProblemReport) -> None:
+    why = f"no key of a {report.subject} lies so deep"
+    report.add(Code.TOO_DEEP, f"nested more than {MAX_DEPTH} deep", [(place, "")], why)
+
+
 def _place(mark: Mark | None) -> tuple[int, int]:
     return (mark.line, mark.column) if mark is not None else (0, 0)
 
@@ -345,6 +351,9 @@ def explain_syntax_error(error: MarkedYAMLError, source: YamlText, report: Probl
     last = len(source.lines) - 1
     line, column = (mark.line, mark.column) if mark.line <= last else (last, len(source.lines[last]))
     here = source.span(line, column, column + 1)
+    if PARSERS_DEPTH in problem:
+        _too_deep(here, report)
+        return
     text = source.lines[line]
     if text[column : column + 1] == "\t" and not text[:column].strip():
         report.add(Code.TAB_INDENT, "a tab in the indentation", [(here, "tab")], "indent with spaces")
