@@ -361,10 +361,11 @@ def null_ports(case: Case) -> CauseFinding | None:
     contacted = case.deployment.instances.get(met.value) if met is not None else None
     there = contacted.bootstrap_port if contacted else None
     owner = case.deployment.instances.get(asked.value) if asked is not None else None
+    unknown = "the prefill's" if met is None else "the prefill that has the request"
     fills = {
         "instance": victim or _every(router, found),
         "observed": f"{there} ({met.value})" if there and met else met.value if met else "its own default port",
-        "expected": str(owner.bootstrap_port) if owner and owner.bootstrap_port else victim or "the prefill's",
+        "expected": str(owner.bootstrap_port) if owner and owner.bootstrap_port else victim or unknown,
     }  # fmt: skip
     fix = router_command(case.deployment)
     return CauseFinding("PD201", "router", why, tuple(proofs), asked.value if asked else "", fills, fix, asked)
