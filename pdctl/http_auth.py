@@ -26,7 +26,7 @@ from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 SIGNATURE = "x-pdctl-signature"  # a request's signature: "1 MILLISECONDS NONCE MAC"
 PURPOSE = "http-request"
@@ -35,6 +35,7 @@ WINDOW = 60.0  # seconds by which two hosts' clocks may differ; a signature is v
 MAX_NONCES = 1 << 16  # remembered requests; only correctly signed ones count, so strangers cannot fill the table
 MAX_KEY = 4096  # bytes in a key file
 HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")  # RFC 3986, 3.2.2 and 3.2.3; empty where a target has no host
+LARGEST_SIZE = 1 << 63
 KEY_FLAGS = frozenset(("--api-key", "--admin-api-key"))
 KEY_VARIABLE, ADMIN_VARIABLE = "PDCTL_API_KEY", "PDCTL_ADMIN_API_KEY"
 
@@ -52,6 +53,19 @@ def head_problem(headers: Collection[tuple[bytes, bytes]], version: str) -> str:
     if not hosts:
         return "The request has no Host header." if version == "1.1" else ""
     return "" if HOST.fullmatch(hosts[0]) else "The request's Host header is not the name or address of a host."
+
+
+def declared_size(headers: Iterable[tuple[bytes, bytes]]) -> int:
+    """Return the bytes of body that a head announces by content-length, 0 without one. Names are lower-case.
+
+    The number may have any count of leading zeros (RFC 9110, 8.6). A larger one than LARGEST_SIZE is taken for that,
+    because Python makes no number of thousands of digits.
+    """
+    value = next((value for name, value in headers if name == b"content-length"), b"")
+    digits = value.lstrip(b"0")
+    if not digits.isdigit():
+        return 0
+    return min(int(digits), LARGEST_SIZE) if len(digits) <= len(str(LARGEST_SIZE)) else LARGEST_SIZE
 
 
 class AccessLevel(Enum):

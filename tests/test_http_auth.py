@@ -13,6 +13,7 @@ import pytest
 from pdctl.deployment_secret import ENV, DeploymentSecret
 from pdctl.errors import UsageError
 from pdctl.http_auth import (
+    LARGEST_SIZE,
     MAX_NONCES,
     TOKEN,
     WINDOW,
@@ -22,6 +23,7 @@ from pdctl.http_auth import (
     Verifier,
     add_flags,
     chosen,
+    declared_size,
     masked,
     sign,
 )
@@ -149,3 +151,21 @@ def test_people_get_the_admin_token_from_the_file(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "pdctl.http_auth", str(tmp_path / "s")]
     shown = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60, env={**os.environ, ENV: ""})
     assert shown.stdout.strip() == SECRET.token(TOKEN)
+
+
+@for_each(
+    ("lengths", "size"),
+    [
+        ([], 0),
+        ([b"0"], 0),
+        ([b"17"], 17),
+        ([b"0" * 5000 + b"17"], 17),
+        ([b"9" * 5000], LARGEST_SIZE),
+        ([b"9223372036854775807"], LARGEST_SIZE - 1),
+        ([b"99999999999999999999"], LARGEST_SIZE),
+        ([b"", b"5"], 0),
+        ([b"+5"], 0),
+    ],
+)
+def test_a_declared_size_is_a_number_however_it_is_written(lengths: list[bytes], size: int) -> None:
+    assert declared_size([(b"host", b"x"), *((b"content-length", length) for length in lengths)]) == size

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import httptools
 import orjson
 
-from pdctl.http_auth import head_problem
+from pdctl.http_auth import declared_size, head_problem
 from pdctl.quick_definitions import NamedTuple
 from pdctl.router.clients import JSON, PHRASES, SHARE, AcceptLoop, Exchange, PeerShares, error_body
 from pdctl.router.log import Throttled
@@ -155,10 +155,10 @@ class ClientConnection(asyncio.Protocol):
         self._most = screened.most
         if screened.refusal:
             self._refuse(401, screened.refusal, "authentication_error")
+        if declared_size(self._headers) > self._most:
+            self._too_large()
         for name, value in self._headers:
-            if name == b"content-length" and int(value) > self._most:
-                self._too_large()
-            elif name == b"expect" and value.lower() == b"100-continue" and not self._refused:
+            if name == b"expect" and value.lower() == b"100-continue" and not self._refused:
                 self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:

@@ -1,8 +1,12 @@
 """The simulator beside the embedded engine: the same trace, the same machine, mean and p99 of TTFT and TBT.
 
-Usage: python tests/bench/simulator_validation.py [--shapes 2p1d 3p2d] [--rounds 3] [--trace SPEC …] [--profile FILE].
+Usage: python tests/bench/simulator_validation.py [--shapes 2p1d 3p2d] [--rounds 3] [--trace SPEC …]
+       [--profile FILE] [--pace gpu-8b | none]
+
 Starts its own deployments on free ports. Each shape is calibrated first, then each trace is sent `--rounds` times as an
-open loop, so that the spread between rounds, the machine's own noise, stands beside the simulator's error.
+open loop, so that the spread between rounds, the machine's own noise, stands beside the simulator's error. Passes take
+the time of the profile `--pace` (docs/simulate.md), or that of this machine with `none`: then client, router and ranks
+need a core each, or what is measured is how they share those that are there.
 """
 
 from __future__ import annotations
@@ -29,9 +33,9 @@ from tests.e2e.conftest import TINY, Deployment
 from tests.ports import free_block
 
 TRACES = (
-    "steady:rate=4,duration=40,prompt=300,output=48",
-    "burst:rate=2,factor=6,period=10s,burst=2s,duration=40,prompt=300,output=32",
-    "phase-shift:rate=3,duration=40,prompt=900,output=16,later_prompt=120,later_output=96",
+    "steady:rate=8,duration=60,prompt=1000,output=48",
+    "burst:rate=4,factor=6,period=20s,burst=4s,duration=60,prompt=1000,output=32",
+    "phase-shift:rate=6,duration=60,prompt=1500,output=16,later_prompt=200,later_output=96",
 )
 CONTEXT = 4000  # prompt and answer of the shipped checkpoint
 TOKENS = (8, 500)  # ids that are sent
@@ -84,13 +88,14 @@ def fitted(trace: RequestTrace) -> RequestTrace:
     return trace._replace(requests=requests)
 
 
-def launch(folder: Path, prefills: int, decodes: int) -> Deployment:
+def launch(folder: Path, prefills: int, decodes: int, pace: str) -> Deployment:
     router, http, bootstrap = free_block(1), free_block(prefills + decodes), free_block(prefills + decodes)
     name = f"{prefills}p{decodes}d"
     urls = [f"http://127.0.0.1:{http + at}" for at in range(prefills + decodes)]
     found = Deployment(name, folder, f"http://127.0.0.1:{router}", tuple(urls[:prefills]), tuple(urls[prefills:]))
     sets = [f"router.port={router}", f"ports.http={http}", f"ports.bootstrap={bootstrap}"]
     sets += [f"roles.prefill.instances={prefills}", f"roles.decode.instances={decodes}"]
+    sets += [f"engine.pace={pace}"] if pace != "none" else []
     words = (word for one in sets for word in ("--set", one))
     found.pdctl("launch", "topologies/2p1d.yaml", "-d", "--name", name, *words)
     return found
@@ -102,12 +107,13 @@ def main() -> None:
     reader.add_argument("--rounds", type=int, default=3)
     reader.add_argument("--trace", nargs="+", default=TRACES)
     reader.add_argument("--seed", type=int, default=1)
+    reader.add_argument("--pace", default="gpu-8b", help="a cost profile, or none")
     reader.add_argument("--profile", help="a profile that was measured before")
     asked = reader.parse_args()
     for shape in asked.shapes:
         prefills, decodes = map(int, shape.rstrip("d").split("p"))
         with tempfile.TemporaryDirectory() as folder:
-            deployment = launch(Path(folder), prefills, decodes)
+            deployment = launch(Path(folder), prefills, decodes, asked.pace)
             try:
                 compare(deployment, asked, prefills, decodes)
             finally:

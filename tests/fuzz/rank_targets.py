@@ -7,11 +7,12 @@ tables and deadlines are the real ones; the rank lives through all cases of a ru
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 import zmq
@@ -267,6 +268,29 @@ def bootstrap_server() -> BootstrapServer:
     return BootstrapServer(HOST, 0)
 
 
+@contextlib.contextmanager
+def no_exceptions_logged(name: str) -> Iterator[None]:
+    """An exception that the server below caught and logged is a finding too."""
+    logger, caught = logging.getLogger(name), Exceptions()
+    logger.addHandler(caught)
+    try:
+        yield
+    finally:
+        logger.removeHandler(caught)
+    for error in caught.seen:
+        raise error
+
+
+class Exceptions(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[BaseException] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None:
+            self.seen.append(record.exc_info[1])
+
+
 @functools.cache
 def served() -> itertools.count[int]:
     return itertools.count(1)
@@ -289,7 +313,8 @@ def bootstrap_http(data: bytes) -> None:
             await asyncio.sleep(0)
         return transport.data
 
-    written = event_loop().run_until_complete(serve())
+    with no_exceptions_logged("uvicorn.error"):
+        written = event_loop().run_until_complete(serve())
     assert not written or written.startswith(b"HTTP/1.1 ")
     assert b"HTTP/1.1 500" not in written or b"/route" in data
     assert len(server.table._ranks) <= 1 << 16

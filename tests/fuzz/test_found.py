@@ -42,6 +42,11 @@ FOUND = (
         "--disaggregation-bootstrap-port ²\n".encode(),
     ),
     Found("logs", "the same room in a deployment", STAMP + ROOM + SEPARATOR + STAMP + b"room=7 is bootstrapped"),
+    Found(
+        "bootstrap-http",
+        "a content-length with more leading zeros than int() takes digits",
+        b"PUT /route HTTP/1.1\r\nhost: x\r\ncontent-length: " + b"0" * 5000 + b"2\r\n\r\n{}",
+    ),
     Found("metrics", "letters without an equals sign: quadratic", b"a_x{" + b"p" * 60_000 + b"} 1\n"),
     Found(
         "manifest",

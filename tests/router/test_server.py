@@ -137,6 +137,16 @@ def test_an_offered_upgrade_is_declined_by_answering() -> None:
     asyncio.run(scenario())
 
 
+def test_a_length_may_have_thousands_of_leading_zeros() -> None:
+    async def scenario() -> None:
+        async with fleet() as made, made.client() as client:
+            head, body = request().split(b"\r\n\r\n")
+            client.writer.write(head.replace(b"length: ", b"length: " + b"0" * 5000) + b"\r\n\r\n" + body)
+            assert (await client.answer()).status == 200
+
+    asyncio.run(scenario())
+
+
 def test_a_client_that_waits_for_100_continue_gets_it() -> None:
     async def scenario() -> None:
         async with fleet() as made, made.client() as client:

@@ -19,6 +19,7 @@ from pdctl.engine.frontend.intake import MAX_BATCH, TOO_LONG
 from pdctl.engine.frontend.request_bodies import HttpRefusal, RequestBody
 from pdctl.engine.frontend.responses import instance_of
 from pdctl.engine.ipc.http_protocol import MAX_BODY
+from pdctl.http_auth import declared_size
 from pdctl.large_json import (
     LARGE,
     MAX_WAITING,
@@ -86,8 +87,7 @@ async def read_body(request: Request, model: type[B]) -> B:
         raise HttpRefusal(
             400, "the body is compressed (content-encoding), which this engine does not read: send it plain"
         )
-    declared = request.headers.get("content-length", "0")
-    if declared.isdecimal() and int(declared[:16]) > MAX_BODY:
+    if declared_size(request.headers.raw) > MAX_BODY:
         raise HttpRefusal(413, f"the body is larger than {MAX_BODY} bytes")
     parts: list[bytes] = []
     size = 0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from pdctl.engine.config.process_log import LogRate
-from pdctl.http_auth import head_problem
+from pdctl.http_auth import declared_size, head_problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -165,9 +165,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head, self._head, self._wire, self._body = False, 0, 0, 0
-        length = next((value for name, value in self.headers if name == b"content-length"), b"0")
-        size = min(int(length), self.largest_body) if length.isdigit() and len(length) < 16 else 0
-        self._expect(self.patience + size / MIN_RATE)
+        self._expect(self.patience + min(declared_size(self.headers), self.largest_body) / MIN_RATE)
         before, refusal = self.cycle, self._refusal()
         app, self.app = self.app, refusal or self.app
         super().on_headers_complete()

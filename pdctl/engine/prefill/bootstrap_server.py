@@ -27,7 +27,7 @@ from pdctl.engine.prefill.rank_table import (
     text,
 )
 from pdctl.errors import LaunchError
-from pdctl.http_auth import SIGNATURE
+from pdctl.http_auth import SIGNATURE, declared_size
 from pdctl.loopback import fix_of_listening
 from pdctl.thread_death import guard_task
 
@@ -155,7 +155,7 @@ class BootstrapServer:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request (ASGI)."""
-        if _declared_size(scope) > MAX_BODY:
+        if declared_size(scope["headers"]) > MAX_BODY:
             await _refuse_size(receive, send)
             return
         body = await _read(receive)
@@ -230,10 +230,6 @@ async def _refuse_size(receive: Receive, send: Send) -> None:
     while (await receive()).get("more_body"):
         pass
     await send({"type": "http.response.body", "body": b""})
-
-
-def _declared_size(scope: Scope) -> int:
-    return int(next((value for name, value in scope["headers"] if name == b"content-length"), b"0"))
 
 
 async def _read(receive: Receive) -> bytes | None:

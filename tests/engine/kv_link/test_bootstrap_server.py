@@ -342,6 +342,13 @@ def test_a_declared_size_is_refused_before_the_body_comes_and_buys_no_time(monke
     assert answer.endswith(TOO_LARGE.body.encode())
 
 
+def test_a_length_may_have_thousands_of_leading_zeros(caplog: pytest.LogCaptureFixture) -> None:
+    with bootstrap() as server, socket.create_connection((HOST, server.port), timeout=20) as client:
+        client.sendall(b"PUT /route HTTP/1.1\r\nhost: a\r\ncontent-length: " + b"0" * 5000 + b"2\r\n\r\n{}")
+        assert _received(client).startswith(b"HTTP/1.1 400 ")
+    assert [one.getMessage() for one in caplog.records if one.levelname == "ERROR"] == []
+
+
 def _received(client: socket.socket) -> bytes:
     try:
         return client.recv(65536)
