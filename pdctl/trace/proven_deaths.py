@@ -26,7 +26,7 @@ from pdctl.trace.case import (
     unordered_ends,
     what_it_shows,
 )
-from pdctl.trace.causes.dead_processes import fix_of_death, launchers_line, unknown_of_death
+from pdctl.trace.causes.dead_processes import UNKNOWN_WHEN, fix_of_death, launchers_line, unknown_of_death
 from pdctl.trace.causes.pairing import COMPARED
 from pdctl.trace.deployment_report import Death
 from pdctl.trace.joins import requests_taken
@@ -216,6 +216,8 @@ def next_start(death: DeathProof, gone: Iterable[ProvenDeath]) -> float | None:
 def _as_rooms_say(name: str, headline: str, broken: Sequence[Room]) -> str:
     """The sentence of its rooms, which tells whether it died before it got them; of both kinds one that covers both."""
     said = {room.cause.headline for room in broken if room.cause is not None and room.cause.code in GONE.values()}
+    if len(said) > 1 and any(headline.endswith(UNKNOWN_WHEN) for headline in said):
+        return f"{name} died before its rooms were over"
     if len(said) > 1:
         return f"{name} died while it had rooms, and before it got others"
     return said.pop() if said else headline

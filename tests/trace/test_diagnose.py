@@ -64,13 +64,16 @@ HAPPENED = {
     "2p1d-missing-ports-debug-sgl0518": NULL_PORTS,
     "2p1d-missing-ports-debug-sgl058": NULL_PORTS,
     "2p1d-missing-ports-info-log-requests-sgl058": NULL_PORTS,
+    "2p1d-missing-ports-info-sgl0516": NULL_PORTS,
     "2p1d-missing-ports-info-sgl0522": NULL_PORTS,
     "2p1d-missing-ports-info-sgl0523": NULL_PORTS,
     "2p1d-missing-ports-mooncake-debug-sgl058": NULL_PORTS,
     "2p1d-missing-ports-spawn-debug-sgl058": NULL_PORTS,
     "2p1d-prefill-killed-debug-sgl0523": Truth((("prefill0", "PD705", 4),)),
+    "2p1d-prefill-killed-info-sgl0516": Truth((("prefill0", "PD705", 7),)),
     "2p1d-prefill-killed-info-sgl0522": Truth((("prefill0", "PD705", 8),)),
     "2p1d-swapped-ports-info-log-requests-sgl0523": Truth(findings=("PD203", "PD203")),
+    "2p1d-swapped-ports-info-sgl0516": Truth(findings=("PD203", "PD203")),
     "2p1d-swapped-ports-info-sgl0522": Truth(findings=("PD203", "PD203")),
     "pdctl-killed-decode": Truth((("decode-0", "PD704", 2),)),
     "pdctl-killed-prefill": Truth((("prefill-0", "PD705", 2),)),
@@ -152,6 +155,23 @@ def test_ports_that_lead_elsewhere_are_found_before_a_request_is(tmp_path: Path)
     assert not found.tally.broken
     assert [(one.code, one.instance) for one in found.findings] == [("PD201", "prefill1")]
     assert "8998" in found.findings[0].why
+
+
+@pytest.mark.parametrize(("cut", "said"), [("file", "log is not here"), ("lines", "log says nothing of it")])
+def test_a_prefill_by_elimination_is_not_said_to_lack_a_log_that_was_read(tmp_path: Path, cut: str, said: str) -> None:
+    """With NIXL and before 0.5.18 a prefill waits for a lost room without a line, and for ever."""
+    read = []
+    for path in map(Path, logs("2p1d-missing-ports-info-sgl0522")):
+        silent = path.name.startswith("prefill1")
+        if silent and cut == "file":
+            continue
+        text = gzip.decompress(path.read_bytes()).decode()
+        kept = [line for line in text.splitlines(keepends=True) if not silent or "req.bootstrap_room=" not in line]
+        read.append(tmp_path / path.name.removesuffix(".gz"))
+        read[-1].write_text("".join(kept))
+    (found,) = diagnose(library(list(map(str, read)))).findings
+    assert (found.code, f"whose {said}" in found.why) == ("PD201", True), found.why
+    assert ("instead of 8999" in found.headline) == (cut == "lines"), found.headline
 
 
 def test_the_routers_line_names_the_decode_that_was_dead_and_no_log_is_asked_for_that_was_read() -> None:

@@ -23,7 +23,7 @@ from pdctl.trace.observed_deployment import ObservedDeployment
 from tests.cases import for_each
 from tests.trace import pasted
 from tests.trace.engines import ACCESS, at, engine, finished, received, rid, sending
-from tests.trace.recordings import diagnosis, library, logs, tracer
+from tests.trace.recordings import diagnosis, library, logs, tracer, truth
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -162,6 +162,18 @@ def test_a_death_is_told_in_the_words_of_its_rooms() -> None:
     assert proven_deaths.reported_death(gone, (room, had), None).headline == (
         "decode-0 died while it had rooms, and before it got others"
     )
+    late = room._replace(cause=room.cause._replace(headline="decode-0 died before the room was over"))
+    assert proven_deaths.reported_death(gone, (late, had), None).headline == "decode-0 died before its rooms were over"
+
+
+@for_each("scenario", ["2p1d-decode-killed-info-sgl0521", "2p1d-decode-killed-info-sgl0522"])
+def test_a_decode_is_not_said_to_have_had_a_room_that_came_after_its_death(scenario: str) -> None:
+    late = [room for room, happened in truth(scenario).items() if happened["cause"] and happened["decode"] is None]
+    assert late
+    for room in late:
+        cause = tracer(scenario).trace(int(room)).cause
+        assert cause is not None
+        assert cause.headline == "decode0 died before the room was over", room
 
 
 @pytest.mark.parametrize(

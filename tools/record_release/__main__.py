@@ -19,7 +19,8 @@ from tools.record_release.wire import CaptureError, Wire
 
 ROOMS = ROOT / "tests" / "data" / "rooms"
 
-BUILT = re.compile(rb"(?<![\w/])/home/\w+/\w+/sglang\b")  # where a published router was built, which it logs
+# Where a published router was built, which it logs, in colour too.
+BUILT = re.compile(rb"(?:(?<=\x1b\[\dm)|(?<![\w/]))/home/\w+/\w+/sglang\b")
 
 
 def record(home: Path, version: str, scenario: str, out: Path, traceable: bool, preloaded: Preloaded | None) -> None:

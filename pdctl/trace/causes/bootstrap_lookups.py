@@ -360,7 +360,7 @@ def null_ports(case: Case) -> CauseFinding | None:
     victim, why = _why_null(case, router, found, met, asked)
     contacted = case.deployment.instances.get(met.value) if met is not None else None
     there = contacted.bootstrap_port if contacted else None
-    owner = case.deployment.instances.get(asked.value) if asked is not None else None
+    owner = case.deployment.instances.get(asked.value if asked is not None else victim)
     unknown = "the prefill's" if met is None else "the prefill that has the request"
     fills = {
         "instance": victim or _every(router, found),
@@ -414,7 +414,8 @@ def _why_null(
     silent = f"{nulls}; the page list went to {met.value}, which shows no request for this room"
     left = [one for one in found if one.name != met.value]
     if not router.cut and len(found) == 2 and len(left) == 1:
-        return left[0].name, f"{silent}: by elimination the request went to {left[0].name}, whose log is not here"
+        log = "whose log is not here" if left[0].owner is None else "whose log says nothing of it"
+        return left[0].name, f"{silent}: by elimination the request went to {left[0].name}, {log}"
     others = [one.name for one in case.deployment.prefills if one.name != met.value]
     here = f": of those whose logs are here, that leaves {others[0]}" if len(others) == 1 else ""
     return "", f"{silent}: it went to another one, and no line says to which{here}"

@@ -14,12 +14,13 @@ from pdctl.trace.room import MissingEvidence
 from pdctl.trace.room_events import is_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pdctl.logs.event import Event
     from pdctl.trace.case import DeathProof
 
 AT_ONCE = 2.0  # seconds between a router losing one leg and the end of the other leg, which it then drops
+UNKNOWN_WHEN = "before the room was over"  # no line shows that the decode had it
 KERNEL = "sudo dmesg -T | grep -iE 'out of memory|killed process'"
 
 
@@ -84,7 +85,16 @@ def decode_gone(case: Case) -> CauseFinding | None:
     fills = {"decode": decode.name, "instance": decode.name, "observed": _reason_of(death)}
     if broken and all(message_details.unreached_leg(event.text) for event in broken):
         fills["when"] = "before it got the room"
+    elif not _had_room(case, broken):
+        fills["when"] = UNKNOWN_WHEN
     return CauseFinding("PD704", "decode", why, (*missed, *waiting), decode.name, fills, fix_of_death(death))
+
+
+def _had_room(case: Case, broken: Sequence[Event]) -> bool:
+    """Whether any line shows that the decode got the room; a request that could not be sent may not have reached it."""
+    if case.who.contacted is not None or case.room_events.by("decode"):
+        return True
+    return any("error sending request" not in event.text for event in broken)
 
 
 def prefill_gone(case: Case) -> CauseFinding | None:
