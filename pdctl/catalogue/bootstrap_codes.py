@@ -14,11 +14,12 @@ ENTRIES: tuple[Entry, ...] = (
         "A router that was not told a prefill's bootstrap port sends null with every request, and the receiving "
         "decode silently replaces null with its own --disaggregation-bootstrap-port. Where that is not the prefill's "
         "port, the room's page list goes to another prefill or to nobody: the prefill that got the request waits for "
-        "a decode that never calls, decode waits for KV cache that never comes, and both give up after 300 s. Several "
-        "prefills on one host: the first works, every request to the others hangs. Health, readiness and the servers' "
-        "own warm-up stay green, because none of them crosses from prefill to decode. Recognised by `None` beside the "
-        "URL in the router's start line, by a prefill entry without the key bootstrap_port in the router's GET "
-        "/workers, and by a prefill that logs a room it never got a request for. Next: the router's command line.",
+        "a decode that never calls, decode waits for KV cache that never comes, until each gives up: after 300 s by "
+        "default, in older releases with NIXL never. Several prefills on one host: the first works, every request to "
+        "the others hangs. Health, readiness and the servers' own warm-up stay green, because none of them crosses "
+        "from prefill to decode. Recognised by `None` beside the URL in the router's start line, by a prefill entry "
+        "without the key bootstrap_port in the router's GET /workers, and by a prefill that logs a room it never got "
+        "a request for. Next: the router's command line.",
         "start the router with the port of every prefill: --prefill {url} {port}",
         (Needs.TOPOLOGY, Needs.ROUTER),
         "SGLang 0.5.3 to 0.5.23 behind sglang-router up to 0.3.2, smg 1.13.0 or mini_lb, when started without ports",
@@ -33,8 +34,9 @@ ENTRIES: tuple[Entry, ...] = (
         "Decode dials the address it was sent. Nobody listens there, so it cannot learn the prefill's ranks: it logs "
         '"Could not fetch prefill parallel info from bootstrap_addr" (older releases: "Error fetching prefill '
         'parallel info", and some crash the scheduler), the request fails after its retries, and the prefill waits '
-        "out its 300 s timeout. The routers check nothing: smg 1.13.0 tries one TCP connection at registration and "
-        "only warns. Next: compare the port in the router's list with --disaggregation-bootstrap-port of that prefill.",
+        "out its timeout (300 s by default). The routers check nothing: smg 1.13.0 tries one TCP connection at "
+        "registration and only warns. Next: compare the port in the router's list with "
+        "--disaggregation-bootstrap-port of that prefill.",
         "start the router with --prefill {url} {port}",
         (Needs.TOPOLOGY, Needs.ROUTER, Needs.ENDPOINT),
         "every SGLang and every router",

@@ -100,14 +100,15 @@ def _urgent(found: Iterable[RoomSummary]) -> Iterator[RoomSummary]:
 
 
 def _traced(room: Room, listed: RoomSummary) -> RoomSummary:
-    """The summary of a traced room; its seconds include a wait before the first line that a timeout line reports."""
-    seconds = listed.seconds
-    if room.began is not None and room.ended is not None:
+    """The summary of a traced room, which began before its first line if a timeout line reports a wait before it."""
+    seconds, began = listed.seconds, room.began
+    if began is not None and room.ended is not None:
         waited = min((one.start for one in room.durations if one.start is not None), default=0.0)
-        seconds = max(room.ended, room.open_until or room.ended) - room.began - min(0.0, waited)
+        began += min(0.0, waited)
+        seconds = max(room.ended, room.open_until or room.ended) - began
     return RoomSummary(
         room.room, room.prefill_requested, room.decode, room.phase_reached, seconds, room.outcome,
-        room.cause.code if room.cause else "", room.began, listed.lines, room.canary, room.open_until is not None,
+        room.cause.code if room.cause else "", began, listed.lines, room.canary, room.open_until is not None,
     )  # fmt: skip
 
 

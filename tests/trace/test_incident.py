@@ -5,18 +5,21 @@ Whatever is given and however it is wrapped, the verdict is the same or less, an
 
 from __future__ import annotations
 
+import gzip
+import re
 from itertools import combinations
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pdctl.trace.diagnose import diagnose
 from pdctl.trace.room import RoomOutcome
+from pdctl.trace.tracer import Tracer
 from tests.trace import pasted
+from tests.trace.recordings import library, logs
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pdctl.trace.room import Room
 
 ROOM = 7311204486150993372
@@ -165,6 +168,31 @@ def test_the_ports_stand_in_the_fix_where_a_line_tells_them(tmp_path: Path) -> N
     assert alone.cause.headline.startswith(f"the router sends no bootstrap port for {URLS[1]}:")
     other = told(tmp_path / "other", d=DECODE, p1=[start(31000, 9001)], p2=[start(31001, 9002), *CONTACTED], r=[START])
     assert (other.prefill_requested, other.prefill_contacted) == ("p1", "p2")
+
+
+def test_a_prefill_that_froze_may_have_had_the_request_itself(tmp_path: Path) -> None:
+    """At INFO no prefill names a room: the silence of one whose log ends rules nothing out."""
+    room, late, froze = (
+        2922579826393521116,
+        re.compile(r"\[2026-11-28 09:4[6-9]"),
+        re.compile(r"\[2026-11-28 09:4[2-9]"),
+    )
+
+    def why(*cut: str) -> str:
+        paths = []
+        for path in map(Path, logs("2p1d-missing-ports-info-sgl0516")):
+            stop = froze if path.name.split(".")[0] in cut else late
+            lines = gzip.decompress(path.read_bytes()).decode().splitlines(keepends=True)
+            kept = tmp_path / f"{len(cut)}-{path.name.removesuffix('.gz')}"
+            kept.write_text("".join(line for line in lines if not stop.match(line)))
+            paths.append(str(kept))
+        cause = Tracer(library(paths)).trace(room).cause
+        assert cause is not None
+        return f"{cause.headline}: {cause.why}"
+
+    assert "by elimination the request went to" in why()
+    assert "by elimination" not in why("prefill0")
+    assert "no line says whether it had the request too" in why("prefill0")
 
 
 def test_with_a_third_prefill_two_are_left(tmp_path: Path) -> None:

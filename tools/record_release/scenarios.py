@@ -7,8 +7,6 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from httpx import codes
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -79,8 +77,6 @@ def happened(scenario: str, seen: Seen, answer: Answer | None) -> dict[str, Any]
     prefill, decode = (next((one for one in seen.http if one.startswith(role)), None) for role in ("prefill", "decode"))
     contacted = next(iter(seen.contacted), None)
     ended = answer.outcome if answer else "failed"
-    if ended == "hung" and any(status >= codes.INTERNAL_SERVER_ERROR for status in seen.answers.values()):
-        ended = "failed"  # one side gave the room up; only its client, or the router, waited on for the other
     began = answer is not None and answer.began
     phase = "decode" if began else "handshake" if contacted else "prealloc" if decode else "bootstrap"
     return {

@@ -1,4 +1,4 @@
-"""Capture the loopback while a deployment runs: who got a room's request and answered how, whose rank its TransferInfo.
+"""Capture the loopback while a deployment runs: who got a room's HTTP request, and whose rank got its TransferInfo.
 
 The capture is passive (AF_PACKET, needs root): it uses no log line and none of pdctl's own conclusions.
 """
@@ -20,7 +20,6 @@ ROOM = re.compile(rb'"bootstrap_room": ?(\d+)')
 TEXT = re.compile(rb"number (\d+)")
 RANK = re.compile(rb'"rank_port": ?(\d+)')
 ABORT = re.compile(rb"ABORT[^0-9]{1,16}\d+")  # the decode gives up a room, on the same socket
-ANSWER = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 DIGITS = re.compile(rb"(?<!\d)\d{1,20}(?!\d)")
 
 
@@ -35,7 +34,6 @@ class Seen:
     number: int | None = None  # the number of the request it belongs to
     http: list[str] = field(default_factory=list)  # the instances that got its HTTP request
     contacted: list[str] = field(default_factory=list)  # the prefills whose rank got its TransferInfo
-    answers: dict[str, int] = field(default_factory=dict)  # instance → the HTTP status of its answer
 
 
 class Wire:
@@ -45,7 +43,6 @@ class Wire:
         self.rooms: dict[str, Seen] = {}
         self._http, self._bootstrap = http, bootstrap
         self._ranks: dict[int, str] = {}
-        self._asked: dict[tuple[int, int], str] = {}  # ports of the router's and the server's side → the last room
         self._last = secrets.token_bytes(16)  # a datagram with these bytes is the last packet that is read
         self._thread = threading.Thread(target=self._read, daemon=True)
         try:
@@ -79,14 +76,11 @@ class Wire:
             if parts := tcp(frame):
                 self._take(*parts)
 
-    def _take(self, source: int, port: int, data: bytes) -> None:
-        if source in self._http and (found := ANSWER.match(data)) and (room := self._asked.pop((port, source), "")):
-            self.rooms[room].answers[self._http[source]] = int(found[1])
-        elif port in self._http:
+    def _take(self, port: int, data: bytes) -> None:
+        if port in self._http:
             for room in ROOM.findall(data):
                 seen = self.rooms.setdefault(room.decode(), Seen())
                 seen.http.append(self._http[port])
-                self._asked[source, port] = room.decode()
                 seen.number = int(found[1]) if (found := TEXT.search(data)) else seen.number
         elif port in self._bootstrap:
             self._ranks.update({int(rank): self._bootstrap[port] for rank in RANK.findall(data)})
@@ -96,12 +90,11 @@ class Wire:
                     seen.contacted.append(self._ranks[port])
 
 
-def tcp(frame: bytes) -> tuple[int, int, bytes] | None:
-    """Source port, destination port and payload of a TCP segment over IPv4, or None."""
+def tcp(frame: bytes) -> tuple[int, bytes] | None:
+    """Destination port and payload of a TCP segment over IPv4, or None."""
     if len(frame) < 54 or frame[12:14] != b"\x08\x00" or frame[23] != socket.IPPROTO_TCP:
         return None
     header = 14 + (frame[14] & 15) * 4
     length = 14 + int.from_bytes(frame[16:18], "big")
     data = frame[header + (frame[header + 12] >> 4) * 4 : length if length > header else None]
-    source, port = struct.unpack(">HH", frame[header : header + 4])
-    return (source, port, data) if data else None
+    return (int.from_bytes(frame[header + 2 : header + 4], "big"), data) if data else None

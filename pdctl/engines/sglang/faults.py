@@ -76,7 +76,7 @@ FAULTS: tuple[KnownFault, ...] = (
     ),
     KnownFault(
         "failure-not-told",
-        "with NIXL decode is not told when a transfer fails at prefill, and waits out its 300 s timeout",
+        "with NIXL decode is not told when a transfer fails at prefill, and waits out its timeout (300 s by default)",
         "sglang#36033", V0_5_3, V0_5_20, "update SGLang to 0.5.20", "decode", "nixl",
     ),
     KnownFault(

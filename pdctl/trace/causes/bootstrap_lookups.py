@@ -379,7 +379,7 @@ def _by_elimination(
     Its silence counts only if its own lines report the page list: at that level it would have logged the cache, too.
     Nothing follows if a router attempt that can be this room went to a prefill other than the remaining one.
     """
-    if not any(event.instance == met.value and shows_page_list(event) for event in case.room_events.events):
+    if not _logs_page_lists(case, met):
         return None
     prefills = [one.name for one in case.deployment.prefills]
     others = [name for name in prefills if name != met.value]
@@ -399,6 +399,17 @@ def _by_elimination(
     return Conclusion(others[0], why, lines, by_elimination=True)
 
 
+def _logs_page_lists(case: Case, met: Conclusion) -> bool:
+    return any(event.instance == met.value and shows_page_list(event) for event in case.room_events.events)
+
+
+def _silence_tells(case: Case, met: Conclusion) -> bool:
+    """Whether the contacted prefill has not had the request either: one that froze would be silent of it, too."""
+    reached, end = case.deployment.instances.get(met.value), case.decode_failed
+    alive = reached is None or end is None or end.t is None or reached.lived_past(end.t)
+    return alive or _logs_page_lists(case, met)
+
+
 def _why_null(
     case: Case, router: RouterWorkers, found: Sequence[DialledPrefill], met: Conclusion | None, asked: Conclusion | None
 ) -> tuple[str, str]:
@@ -411,6 +422,9 @@ def _why_null(
             f"{asked.value} waits for a page list that went to {met.value}: {nulls}; {asked.value} is named {asked.why}"
         )
         return asked.value, why
+    if not _silence_tells(case, met):
+        here = f"{met.value}, whose log ends before the decode gave up"
+        return "", f"{nulls}; the page list went to {here}: no line says whether it had the request too"
     silent = f"{nulls}; the page list went to {met.value}, which shows no request for this room"
     left = [one for one in found if one.name != met.value]
     if not router.cut and len(found) == 2 and len(left) == 1:
