@@ -367,7 +367,7 @@ ENTRIES: tuple[Entry, ...] = (
         "PD223",
         "router-dials-closed-port",
         Severity.ERROR,
-        "the router calls {url|a URL}, but {expected|nobody listens on that port}",
+        "the router calls {url|a URL}, but {why|nobody listens on that port}",
         "The port in a --prefill or --decode URL is the one that the engine's HTTP server listens on, or that its "
         "Service publishes (`port`, not `targetPort`). At any other port the connection is refused, the router "
         "retries for up to 1800 s, and serves without that worker or not at all. Next: the router's URL beside the "
@@ -381,7 +381,7 @@ ENTRIES: tuple[Entry, ...] = (
         "PD224",
         "listens-on-loopback",
         Severity.ERROR,
-        "{instance|a server} listens only on {observed|127.0.0.1}, to which {expected|its Service} cannot connect",
+        "{instance|a server} listens only on {observed|127.0.0.1}, to which {caller|its Service} cannot connect",
         "SGLang listens on 127.0.0.1 unless it is given --host, and so does the bootstrap server of a prefill. In a "
         "pod or a container that is the loopback of this pod alone: a Service, a router in another pod and the "
         "kubelet's httpGet and tcpSocket probes come to the pod's address, where the connection is refused. The "
@@ -412,12 +412,13 @@ ENTRIES: tuple[Entry, ...] = (
         "PD226",
         "router-dials-unknown-host",
         Severity.ERROR,
-        "the router calls {url|a URL}, but {expected|nothing has that name}",
+        "the router calls {url|a URL}, but {why|nothing has that name}",
         "In a cluster a host is the name of a Service (svc, svc.ns, svc.ns.svc.cluster.local), or of a pod of a "
         "StatefulSet or LeaderWorkerSet under its headless Service (pod.svc); in a compose file it is a service, a "
         "container_name or an alias. A name that is not there does not resolve: the router retries for up to 1800 s, "
-        "and serves without that worker or not at all. Meanwhile an engine runs that the router never calls. Next: "
-        "the router's URLs beside the names of the Services.",
+        "and serves without that worker or not at all. Meanwhile an engine runs that the router never calls. In start "
+        "scripts it is an address on which no engine listens, while one listens on another that no router calls. Next: "
+        "the router's URLs beside the names of the Services, or beside each --host.",
         "{fix|give the router the name of a Service}",
         (Needs.TOPOLOGY,),
         "every router",

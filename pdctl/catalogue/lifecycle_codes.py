@@ -276,8 +276,10 @@ ENTRIES: tuple[Entry, ...] = (
         "the router cannot serve these roles: {observed|a role has no address}",
         "A router in PD mode needs at least one --prefill and one --decode, or service discovery with selectors: "
         'otherwise it ends with "PD disaggregation mode requires --prefill" (a missing --decode alone is accepted: '
-        "every request then gets 503). Some smg builds after August 2026 switch to another mode when discovery is on, "
-        'and crash-loop with "Regular mode with service discovery requires a non-empty selector". Next: the first '
+        'every request then gets 503). It also ends at once if the URL of a worker has no http:// in front ("URL must '
+        'start with http://, https://, or grpc://"), or no port behind the colon, as where the bootstrap port follows '
+        "a comma: it is a word of its own. Some smg builds after August 2026 switch to another mode when discovery is "
+        'on, and crash-loop with "Regular mode with service discovery requires a non-empty selector". Next: the first '
         "line of its log.",
         "{fix|start the router with --pd-disaggregation --prefill http://HOST:PORT BOOTSTRAP-PORT --decode "
         "http://HOST:PORT}",

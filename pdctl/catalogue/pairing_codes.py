@@ -13,7 +13,9 @@ ENTRIES: tuple[Entry, ...] = (
         "The router takes roles from its command line and never compares them with what the worker reports; it "
         "serves without a warning. Prefill requests then reach a decode server: it looks for a bootstrap server at "
         "an address that has none, and requests fail or hang. The same happens when both hosts were started with "
-        "the same --disaggregation-mode. Next: disaggregation_mode in /server_info of both sides.",
+        "the same --disaggregation-mode. An engine without that flag is a server of its own: it looks for no peer, so "
+        "what is sent to it as one half of a pair hangs or fails. Next: disaggregation_mode in /server_info of both "
+        "sides.",
         "{fix|give the router each engine under the flag of its own role}",
         (Needs.TOPOLOGY, Needs.ROUTER, Needs.ENDPOINT),
         "every SGLang and every router",

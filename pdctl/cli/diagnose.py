@@ -17,7 +17,8 @@ from pdctl.render import term
 from pdctl.render.term import to_file
 
 if TYPE_CHECKING:
-    from pdctl.trace.deployment_report import Diagnosis, JudgedDeployment
+    from pdctl.launch.log_tail import StoppedInstance
+    from pdctl.trace.deployment_report import DeploymentFinding, Diagnosis, JudgedDeployment
 
 
 class DiagnosisForm(str, Enum):
@@ -85,10 +86,21 @@ def _read(sources: log_sources.Sources, reading: LogReading, verbose: bool) -> t
     return tuple(
         each._replace(
             diagnosis=each.diagnosis._replace(
+                findings=(*map(_stopped, sources.stopped), *each.diagnosis.findings),
                 lost=sources.lost,
                 ended=sources.ended,
-                notes=(*each.diagnosis.notes, *filter(None, (sources.ended,))),
+                notes=(*each.diagnosis.notes, *filter(None, (sources.ended, sources.unwatched))),
             )
         )
         for each in found
     )
+
+
+def _stopped(each: StoppedInstance) -> DeploymentFinding:
+    """PD604 of an instance that is stopped now: no log can tell, and what its log lacks has this cause."""
+    from pdctl.catalogue.book import entry  # imported late: few runs have a stopped process
+    from pdctl.trace.deployment_report import DeploymentFinding
+
+    headline = f"{each.name} does not answer: {each.what}"
+    why = f"the kernel says so, and no log can (SIGSTOP, Ctrl-Z, a debugger): {each.name} writes nothing meanwhile"
+    return DeploymentFinding("PD604", entry("PD604").slug, headline, why, each.name, (), None, None, (), each.fix)

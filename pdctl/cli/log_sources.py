@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from pdctl.engines.row_matching import Speech
     from pdctl.launch.launched import Launched
+    from pdctl.launch.log_tail import StoppedInstance
     from pdctl.logs.library import Library
     from pdctl.logs.part import LogPart
     from pdctl.logs.source import Log
@@ -55,7 +56,7 @@ class Sources(NamedTuple):
     """`names`: path → instance for the logs of a run; other files are named by their stem.
 
     `shown`: path → its name in answers if nobody typed it: a run's logs are `RUN/logs/router.log`.
-    `lost`, `ended`: see `pdctl.launch.log_tail.LogFiles`.
+    `lost`, `ended`, `stopped`, `unwatched`: see `pdctl.launch.log_tail.LogFiles`.
     """
 
     paths: tuple[str, ...]
@@ -63,6 +64,8 @@ class Sources(NamedTuple):
     shown: Mapping[str, str] = MappingProxyType({})
     lost: str = ""
     ended: str = ""
+    stopped: tuple[StoppedInstance, ...] = ()
+    unwatched: str = ""
 
 
 class LogReading(NamedTuple):
@@ -90,14 +93,15 @@ def sources(paths: Sequence[str], run: str | None) -> Sources:
     found = launched.find_launched(home(os.environ), run, OVER)
     files = found.log_files()
     if run is None:
-        tell_choice(found, read=True)
-    return Sources(tuple(files.names), files.names, files.shown, files.lost, files.ended)
+        tell_choice(found, read=True, stopped=[each.name for each in files.stopped])
+    return Sources(tuple(files.names), *files)
 
 
-def tell_choice(found: Launched, read: bool = False) -> None:
+def tell_choice(found: Launched, read: bool = False, stopped: Sequence[str] = ()) -> None:
     """Where nobody named a run: print to stderr which others ended badly since `found` was launched.
 
-    read: its logs are read, and the answer need not name it: print its name and state too.
+    read: its logs are read, and the answer need not name it: print its name and state too, and which of its instances
+    are `stopped`.
     """
     from pdctl.launch.run_choice import describe_ended, ended_badly_since
     from pdctl.launch.run_directory import RunDir, home
@@ -109,6 +113,10 @@ def tell_choice(found: Launched, read: bool = False) -> None:
     run = RunDir.of(root, found.name).look()
     if read:
         state = describe_ended(run) if run.condition in OVER else f"is {run.condition.value}"
+        if stopped:
+            state += (
+                f", but {', '.join(stopped)} {'are' if len(stopped) > 1 else 'is'} stopped: pdctl status {run.name}"
+            )
         term.err().write(f"note: the logs are those of run `{run.name}`, which {state}")
     for other in ended_badly_since(root, run):
         term.err().write(f"note: run `{other.name}` {describe_ended(other)}; pdctl diagnose --run {other.name}")

@@ -127,7 +127,7 @@ def subject(words: Words, environ: Mapping[str, str], of_run: Callable[[str | No
     """
     topologies, kept = _sorted(words.files)
     endpoints = given_endpoints(words.prefills, words.decodes)
-    router = url(words.router) if words.router else ""
+    router = "" if words.router is None else url(words.router)
     _check(words, topologies, kept, bool(endpoints or router))
     if topologies:
         found = _of_files([*topologies, *words.overlays], words.sets)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from pdctl import thread_death
 from pdctl.engines.base import Level, Sign
 from pdctl.errors import ExitCode, limit_reached
-from pdctl.launch import storage
-from pdctl.launch.log_tail import PROBE, STAMP, last_lines
+from pdctl.launch import procfs, storage
+from pdctl.launch.log_tail import PROBE, STAMP, StoppedInstance, last_lines
 from pdctl.launch.readiness import stages
 from pdctl.launch.run_record import MAY_TELL, NO_LINE, OVER, Exit, Process, RunOutcome, StartStage
 
@@ -86,6 +86,37 @@ def supervisor_died(run: Run, directory: RunDir) -> str:
         return f"{said}; {run.name} was cleared since"
     left = ", ".join(f"{process.name} (pid {process.pid})" for process in run.survivors)
     return f"{said}; {f'still alive: {left}' if left else 'no process is left'}. Clear it: pdctl down {run.name}"
+
+
+def describe_stopped(run: Run, process: Process) -> tuple[str, str]:
+    """That its processes are stopped, and the command that continues them; ("", "") if they are not."""
+    stopped = () if run.allocation is not None or process.pid is None else procfs.stopped(process.pid)
+    if not stopped:
+        return "", ""
+    pids = " ".join(map(str, stopped))
+    several = len(stopped) > 1
+    who = f"its processes (pids {', '.join(map(str, stopped))}) are" if several else f"its process (pid {pids}) is"
+    return f"{who} stopped", f"kill -CONT {pids}"
+
+
+def stopped_instances(run: Run) -> tuple[StoppedInstance, ...]:
+    """The instances of a live run on this machine that are stopped, in its order."""
+    if not run.alive:
+        return ()
+    found = (
+        (spec, describe_stopped(run, process))
+        for spec in run.deployment.specs
+        if run.lives(process := run.process(spec.name))
+    )
+    return tuple(StoppedInstance(spec.name, what, fix) for spec, (what, fix) in found if what)
+
+
+def supervisor_stopped(run: Run) -> str:
+    """That the supervisor of a live run on this machine is stopped, and the command that continues it; "" if not."""
+    pid = run.supervisor
+    if pid is None or run.allocation is not None or not run.alive or not procfs.is_stopped(pid):
+        return ""
+    return f"the supervisor (pid {pid}) is stopped: it restarts nothing and ends nothing. Continue it: kill -CONT {pid}"
 
 
 def watcher_ended(thread: str, error: BaseException) -> RunOutcome:

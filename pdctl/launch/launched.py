@@ -153,10 +153,12 @@ class LaunchedRun:
         failed = lost and self._run.condition is State.FAILED
         if lost and not self._run.alive and not failed:
             lost += f"; {self.name} {describe_ended(self._run)}"
-        if self._run.allocation is not None or not self._run.unsupervised:
-            return LogFiles(names, shown, lost, f"run {self.name} {describe_ended(self._run)}" if failed else "")
-        from pdctl.launch import ending_reasons  # imported late: needed only for a run without its supervisor
+        from pdctl.launch import ending_reasons  # imported late: `logs` and `ls` need none
 
+        if self._run.allocation is not None or not self._run.unsupervised:
+            ended = f"run {self.name} {describe_ended(self._run)}" if failed else ""
+            unwatched = ending_reasons.supervisor_stopped(self._run)
+            return LogFiles(names, shown, lost, ended, ending_reasons.stopped_instances(self._run), unwatched)
         return LogFiles(names, shown, lost, ending_reasons.supervisor_died(self._run, self._directory))
 
     def lines(self, asked: LogQuestion) -> Iterator[Iterable[LogLine]]:

@@ -36,17 +36,28 @@ class LogLine:
     text: str
 
 
+class StoppedInstance(NamedTuple):
+    """An instance whose processes live and are stopped (SIGSTOP, Ctrl-Z, a debugger). fix: what continues them."""
+
+    name: str
+    what: str
+    fix: str
+
+
 class LogFiles(NamedTuple):
     """`names`: path → instance. `shown`: path → its name in answers, for example `RUN/logs/router.log`.
 
     `lost`: since when and why lines were not written; "" if all were, as far as is known. `ended`: what no log tells
     of the run's end: that the supervisor died, or how the run failed while lines were lost; "" where the logs tell it.
+    `stopped`: the instances that write nothing now because they are stopped; `unwatched`: that the supervisor is.
     """
 
     names: Mapping[str, str]
     shown: Mapping[str, str]
     lost: str = ""
     ended: str = ""
+    stopped: tuple[StoppedInstance, ...] = ()
+    unwatched: str = ""
 
 
 class LogQuestion(NamedTuple):

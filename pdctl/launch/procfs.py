@@ -101,6 +101,11 @@ def stopped(leader: int) -> tuple[int, ...]:
     return tuple(entry.pid for entry in processes() if entry.session == leader and entry.state in STOPPED)
 
 
+def is_stopped(pid: int) -> bool:
+    entry = stat(pid) if LINUX else None
+    return entry is not None and entry.state in STOPPED
+
+
 def zombies(leader: int) -> tuple[int, ...]:
     """Processes of that session that have ended and were not reaped."""
     if not LINUX:

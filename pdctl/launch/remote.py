@@ -174,8 +174,12 @@ def _stop(directory: RunDir, run: Run, force: bool, timeout: float, emit: Callab
         time.sleep(POLL)
         reader.read()
     if living and not force:
-        fix = f"pdctl down {run.name} --force"
-        raise NotReadyError(f"{run.name} is still stopping after {ending_reasons.span(timeout)}", fix)
+        late = f"{run.name} is still stopping after {ending_reasons.span(timeout)}"
+        if run.supervisor is not None and ending_reasons.supervisor_stopped(run):
+            raise NotReadyError(
+                f"{late}: its supervisor (pid {run.supervisor}) is stopped", f"kill -CONT {run.supervisor}"
+            )
+        raise NotReadyError(late, f"pdctl down {run.name} --force")
     reader.read()
     return _record_death(directory, reader)
 

@@ -108,7 +108,8 @@ def probe(run: Run, directory: RunDir) -> RunHealth:
         for spec, said in zip(run.deployment.specs, answers, strict=True)
     )
     began = max((event.at for event in run.events if event.kind is EventKind.SERVING), default=0.0)
-    ready = run.condition is State.SERVING and not any(instance.missing for instance in instances)
+    watched = not ending_reasons.supervisor_stopped(run)
+    ready = watched and run.condition is State.SERVING and not any(instance.missing for instance in instances)
     return RunHealth(
         name=run.name,
         state=run.condition,
@@ -140,7 +141,7 @@ def _queued(run: Run) -> str:
 
 
 def _note(run: Run, directory: RunDir) -> str:
-    """What the table cannot show: why the run ended, a dead supervisor, a rehearsal."""
+    """What the table cannot show: why the run ended, a dead or stopped supervisor, a rehearsal."""
     if run.condition is State.STALE and run.allocation is not None:
         from pdctl.launch.slurm import submission  # imported late, as above
 
@@ -149,9 +150,8 @@ def _note(run: Run, directory: RunDir) -> str:
         return ending_reasons.supervisor_died(run, directory)
     if run.outcome:
         return run.outcome.message
-    if run.deployment.rehearsal:
-        return f"REHEARSAL: {run.deployment.rehearsal}"
-    return ""
+    rehearsal = f"REHEARSAL: {run.deployment.rehearsal}" if run.deployment.rehearsal else ""
+    return "\n".join(filter(None, (ending_reasons.supervisor_stopped(run), rehearsal)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,21 +271,10 @@ def _registered(spec: Spec) -> int | None:
 
 def _silent(run: Run, process: Process, reason: str) -> str:
     """Why a live process does not answer, and what to do if that is known."""
-    stopped, fix = _stopped(run, process)
+    stopped, fix = ending_reasons.describe_stopped(run, process)
     if stopped:
         return f"does not answer (for {PROBE:g} s): {stopped}. Continue: {fix}"
     return f"does not answer: {reason}"
-
-
-def _stopped(run: Run, process: Process) -> tuple[str, str]:
-    """That its processes are stopped, and the command that continues them; ("", "") if they are not."""
-    stopped = () if run.allocation is not None or process.pid is None else procfs.stopped(process.pid)
-    if not stopped:
-        return "", ""
-    pids = " ".join(map(str, stopped))
-    several = len(stopped) > 1
-    who = f"its processes (pids {', '.join(map(str, stopped))}) are" if several else f"its process (pid {pids}) is"
-    return f"{who} stopped", f"kill -CONT {pids}"
 
 
 def front_trouble(run: Run) -> tuple[str, str]:
@@ -297,7 +286,7 @@ def front_trouble(run: Run) -> tuple[str, str]:
     if not run.lives(process):
         ended = ending_reasons.in_words(process.exit) if process.exit else "is not running"
         return f"{spec.name} {ended}{_restart_planned(run, spec)}", f"pdctl status {run.name}"
-    stopped, fix = _stopped(run, process)
+    stopped, fix = ending_reasons.describe_stopped(run, process)
     return (f"{spec.name} does not answer: {stopped}", fix) if stopped else ("", "")
 
 

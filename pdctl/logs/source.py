@@ -168,6 +168,8 @@ def _of_stream(found: _Found, piece: StreamSource) -> _Found:
 def _expand(path: str) -> list[str]:
     if path == STDIN:
         return [path]
+    if not path:
+        raise UsageError("a path is empty", "give the path of a log: an unset variable in quotes makes an empty one")
     if Path(path).is_dir():
         inside = _walk(Path(path))
         if not inside:

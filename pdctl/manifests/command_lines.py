@@ -211,16 +211,20 @@ def in_full(kind: str, version: Version | None = None) -> Callable[[str], str]:
 
 
 class Listed(NamedTuple):
-    """One worker on a router's command line. `port` None: not given. `clear` False: it is an unresolved variable."""
+    """One worker on a router's command line. `port` None: not given. `clear` False: it is an unresolved variable.
+
+    `said`: the port as it is written, "" if it is not.
+    """
 
     url: str
     port: int | None
     evidence: str
     clear: bool = True
+    said: str = ""
 
 
 def worker(flag: Flag) -> Listed:
     """The worker of `--prefill URL [PORT|none]` or `--decode URL`."""
     url, port = (*flag.values, "", "")[:2]
     clear = "$" not in port
-    return Listed(url.rstrip("/"), numerals.port(port), flag.evidence, clear)
+    return Listed(url.rstrip("/"), numerals.port(port), flag.evidence, clear, port)

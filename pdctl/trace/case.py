@@ -28,6 +28,7 @@ T = TypeVar("T")
 NEAR = 2.0  # seconds: lines of one failure on one host, each second rounded down
 # Seconds within which a router hands on a complete answer; two hosts' clocks may differ by most of it.
 HANDED_ON = 3.0
+LAG = 0.5  # seconds by which a busy process may measure or log the end of a request late
 # The code of a crash, and the codes of what can cause one: settings that differ, a request without a room. A code
 # belongs in MISMATCH if its error line stands in the traceback or near it and names the reason of the crash.
 CRASH = "PD709"
@@ -119,7 +120,7 @@ class Case:
         said = next((event for event in self.room_events.by("router") if event.row.phase is Phase.FINISHED), None)
         if said is not None or self.failed or self.who.crossed:
             return None if self.failed or self.who.crossed else said
-        if self.undelivered is not None:
+        if self.undelivered is not None or self.answered_nobody is not None:
             return None
         decode = self.room_events.by("decode")
         for event in decode:
@@ -142,12 +143,36 @@ class Case:
 
         None if it noticed at once: then the client may have left with the whole answer.
         """
-        left = next((event for event in self.room_events.by("router") if event.proves(Sign.CLIENT_LEFT)), None)
-        answer = next((event for event in self.room_events.by("decode") if is_answer(event)), None)
+        left, answer = self._left_and_answer
         if left is None or answer is None or left.t is None or answer.t is None:
             return None
         late = left.t - answer.t
         return (answer, late) if late > HANDED_ON + max(left.uncertainty_s, answer.uncertainty_s) else None
+
+    @cached_property
+    def answered_nobody(self) -> tuple[Event, str] | None:
+        """The decode's complete answer, and why the client, which had left the router, cannot have had it.
+
+        None if it may have left with the whole answer.
+        """
+        left, answer = self._left_and_answer
+        if left is None or answer is None:
+            return None
+        # The two durations need no common clock: the router's began first.
+        waited, took = numerals.real(left.values.get("total_ms")), message_details.end_to_end(answer.text)
+        late = took - waited / 1000 if waited is not None and took is not None else 0.0
+        if late <= LAG:
+            apart = answer.t - left.t if left.t is not None and answer.t is not None else 0.0
+            late = apart if apart > HANDED_ON + max(left.uncertainty_s, answer.uncertainty_s) else 0.0
+        if late:
+            return answer, f"{late:.3g} s before {answer.instance} finished the answer"
+        return (answer, "before it was sent a byte of the answer") if left.values.get("first_ms") == "-" else None
+
+    @cached_property
+    def _left_and_answer(self) -> tuple[Event | None, Event | None]:
+        """The router's line that the client left, and the line of the decode's complete answer."""
+        left = next((event for event in self.room_events.by("router") if event.proves(Sign.CLIENT_LEFT)), None)
+        return left, next((event for event in self.room_events.by("decode") if is_answer(event)), None)
 
     @property
     def _doubtful(self) -> bool:

@@ -18,6 +18,7 @@ from pdctl.launch import preflight, storage
 from pdctl.launch.run_opening import open_run
 from pdctl.launch.run_record import RunOutcome, State
 from pdctl.logs.collector_format import without_colour
+from tests.cases import for_each
 from tests.cli.verb import BROKEN, DATA, FAILED, Verb, shell, within
 from tests.launch.conftest import DEADLINE, QUICK, deploy
 from tests.logs import merged
@@ -233,6 +234,17 @@ def test_every_verb_reads_a_merged_stream(verb: Verb, tmp_path: Path) -> None:
     assert {log["instance"] for log in json.loads(verb.out)["logs"]} == {"decode0", "prefill0", "prefill1", "router"}
     assert verb("trace-room", "123456789012", CRASHED) == 5
     assert "prefill0 died" in verb.err
+
+
+@for_each("argv", [("diagnose",), ("rooms",), ("trace-room", "5"), ("dialect", "check")])
+def test_an_empty_path_is_not_read_as_this_directory(
+    verb: Verb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argv: tuple[str, ...]
+) -> None:
+    """`pdctl diagnose "$LOGS"` with the variable unset."""
+    shutil.copy(HEALTHY / "decode0.log", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert verb(*argv, "") == 2
+    assert "a path is empty" in verb.err
 
 
 def test_a_run_is_diagnosed_by_name_or_as_the_latest(verb: Verb, tmp_path: Path) -> None:

@@ -95,6 +95,7 @@ PAIR = ("--prefill", "http://127.0.0.1:1,2", "--decode", "http://127.0.0.1:3")
     [
         (("2p1d", "--static", "--select", "bootstrap-port-nul"), "bootstrap-port-nul", "bootstrap-port-null"),
         (("2p1d", "--static", "--ignore", "PD2O1"), "PD2O1", "PD201"),
+        (("--router", ""), "`` is no address", "http://HOST:PORT"),  # an unset variable: not the run that is alive
         (("--router", "ftp://10.0.0.5"), "`ftp://10.0.0.5` is no address", "http://HOST:PORT"),
         (("--router", "http://10.0.0.5:80800"), "`http://10.0.0.5:80800` is no address", "http://HOST:PORT"),
         (("--router", "http://10.0.0.5:8000", "--router-metrics", "h:0"), "`h:0` is no address", "http://HOST:PORT"),

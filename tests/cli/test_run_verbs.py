@@ -177,6 +177,30 @@ def test_ask_ends_when_the_router_is_stopped_and_names_the_command_that_continue
     assert f"fix: kill -CONT {pid}" in asked.stderr
 
 
+@pytest.mark.skipif(not procfs.LINUX, reason="/proc tells what is stopped")
+def test_diagnose_names_a_stopped_instance_of_which_no_log_can_tell(detached: Shell) -> None:
+    rows = json.loads(detached.run("status", "-o", "json").stdout)["instances"]
+    pid = next(row["pid"] for row in rows if row["name"] == "decode-0")
+    before = detached.run("diagnose", "-o", "json")
+    assert not [one for one in json.loads(before.stdout)["findings"] if one["code"] == "PD604"]
+    assert "is serving\n" in before.stderr
+    os.killpg(pid, signal.SIGSTOP)
+    try:
+        eventually(lambda: set(procfs.stopped(pid)) == set(procfs.session(pid)), "all of it is stopped")
+        pids = " ".join(map(str, procfs.session(pid)))
+        found = detached.run("diagnose")
+        named = detached.run("diagnose", "--run", "blue", "-o", "json")
+    finally:
+        os.killpg(pid, signal.SIGCONT)
+    assert (found.returncode, named.returncode) == (1, 1)
+    assert found.stdout.startswith("✗ PD604 instance-down")
+    assert "decode-0 does not answer: its process" in found.stdout
+    assert f"fix: kill -CONT {pids}\n" in found.stdout
+    assert "is serving, but decode-0 is stopped: pdctl status blue\n" in found.stderr
+    told = json.loads(named.stdout)
+    assert [(one["instance"], one["fix"]) for one in told["findings"]] == [("decode-0", f"kill -CONT {pids}")]
+
+
 def test_ask_says_what_it_waits_for_and_ends_at_its_timeout(verb: Verb, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ask, "SILENCE", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:  # it accepts, and says nothing
@@ -434,6 +458,27 @@ def test_a_run_whose_supervisor_was_killed_is_stale_until_down(shell: Shell) -> 
     for words in ((), ("--run", "blue")):  # whoever clears it takes no cause away
         diagnosed = shell.run("diagnose", *words)
         assert diagnosed.stdout.startswith(f"✗ the supervisor (pid {launcher.pid}) died\n"), diagnosed.stdout
+
+
+@pytest.mark.skipif(not procfs.LINUX, reason="/proc tells what is stopped")
+def test_a_stopped_supervisor_is_named_with_what_continues_it(shell: Shell) -> None:
+    """It restarts nothing and ends nothing, while the instances go on answering."""
+    launched = shell.run("launch", "blue.yaml", "-d")
+    assert launched.returncode == 0, launched.stderr
+    pid = json.loads(shell.run("status", "-o", "json").stdout)["supervisor"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        eventually(lambda: procfs.is_stopped(pid), "the supervisor is stopped")
+        status, diagnosed, down = shell.run("status"), shell.run("diagnose"), shell.run("down", "--timeout", "1s")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    said = f"the supervisor (pid {pid}) is stopped: it restarts nothing and ends nothing. Continue it: kill -CONT {pid}"
+    assert (status.returncode, down.returncode) == (8, 8)
+    assert f"\n  {said}\n" in status.stdout
+    assert said in " ".join(diagnosed.stdout.split())
+    assert f"blue is still stopping after 1.0 s: its supervisor (pid {pid}) is stopped\n" in down.stderr
+    assert f"fix: kill -CONT {pid}\n" in down.stderr
+    eventually(lambda: "no run is alive" in shell.run("down").stderr, "the order to end, once it is read, is followed")
 
 
 def test_after_a_death_status_and_doctor_say_the_recorded_cause_and_where_to_look(shell: Shell) -> None:

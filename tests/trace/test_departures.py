@@ -64,10 +64,10 @@ def router(*lines: str) -> list[str]:
     ]
 
 
-def gone(second: int, spent_ms: float) -> str:
+def gone(second: int, spent_ms: float, first_byte: str = "-") -> str:
     return (
         f"{at(second)} Finish room={ROOM} rid=r1 request_id=r1 {PAIR} status=- outcome=client_gone prefill_ms=35.5 "
-        f"first_byte_ms=- total_ms={spent_ms}"
+        f"first_byte_ms={first_byte} total_ms={spent_ms}"
     )
 
 
@@ -137,7 +137,7 @@ def test_a_transfer_that_took_long_under_load_is_not_why_the_client_left(tmp_pat
 def test_a_client_that_left_behind_the_complete_answer_is_none(tmp_path: Path) -> None:
     prefill, decode = began(11)
     done = finished(12, ROOM, rid(ROOM))
-    room = pasted.room(tmp_path, ROOM, router=router(gone(12, 900.0)), p0=p0(*prefill), d0=d0(*decode, done))
+    room = pasted.room(tmp_path, ROOM, router=router(gone(12, 900.0, "850.0")), p0=p0(*prefill), d0=d0(*decode, done))
     assert (room.outcome, code(room)) == (RoomOutcome.OK, None)
 
 
@@ -149,6 +149,29 @@ def test_a_client_that_left_a_router_that_stood_still_did_not_get_the_answer(tmp
     assert (room.outcome, code(room)) == (RoomOutcome.ABORTED, "PD706")
     assert room.cause is not None
     assert "had not handed on the answer for 7 s" in room.cause.why
+
+
+@pytest.mark.parametrize(
+    ("second", "took", "first_byte", "when"),
+    [
+        (13, ", 'e2e_latency': 2.3", "850.0", "1.3 s before d0 finished the answer"),
+        (18, "", "850.0", "6 s before d0 finished the answer"),
+        (12, ", 'e2e_latency': 1.1", "-", "before it was sent a byte of the answer"),
+    ],
+    ids=["durations", "times", "no byte"],
+)
+def test_a_client_that_left_before_the_answer_was_complete_did_not_get_it(
+    tmp_path: Path, second: int, took: str, first_byte: str, when: str
+) -> None:
+    """The decode stood still, went on, and finished for nobody."""
+    prefill, decode = began(11)
+    done = finished(second, ROOM, rid(ROOM), "{'type': 'length', 'length': 8}" + took)
+    lines = router(gone(12, 1000.0, first_byte))
+    room = pasted.room(tmp_path, ROOM, router=lines, p0=p0(*prefill), d0=d0(*decode, done))
+    assert (room.outcome, code(room)) == (RoomOutcome.ABORTED, "PD706")
+    assert room.cause is not None
+    assert room.cause.why == f"the client closed its connection to the router {when}"
+    assert done.partition("] ")[2] in {line.text for line in room.evidence}
 
 
 def left_on_purpose(second: int, room: int) -> tuple[list[str], list[str]]:

@@ -206,6 +206,17 @@ def test_requests_that_wait_at_a_prefill_for_a_decode_are_not_passed_over(
     assert not said or waits[0].startswith(f"what became of {said} request")
 
 
+def test_requests_that_a_router_had_no_pair_for_are_counted(tmp_path: Path) -> None:
+    """They never had a room, so no count of rooms has them. A request that was refused for its body is not one."""
+    why = "no prefill-decode pair can be used: decode http://127.0.0.1:30002: no connection: Connection refused"
+    lines = [f"{at(second)} WARNING Refuse request_id=r{second} path=/generate: {why}" for second in (11, 12, 13)]
+    lines.append(f"{at(14)} Refuse request_id=r14 path=/generate: the body is not JSON")
+    listening = f"{at(1)} Router listening on http://127.0.0.1:8000 policy=round_robin prefill=[] decode=[]"
+    found = diagnose(pasted.library(tmp_path, router=[listening, *lines], p0=engine("prefill", 30000, 8998)))
+    assert [(one.code, one.instance, one.lines) for one in found.remarks] == [("PD602", "router", 3)]
+    assert found.remarks[0].first.text.endswith(why)
+
+
 def test_what_is_no_log_of_ours_is_said_to_be(tmp_path: Path) -> None:
     (tmp_path / "core.log").write_bytes(bytes(range(256)) * 300)
     (tmp_path / "nginx.log").write_text('10.0.0.9 - - [21/Nov/2026:02:00:00 +0000] "GET / HTTP/1.1" 200 5\n' * 50)

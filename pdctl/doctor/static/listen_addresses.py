@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import finding
-from pdctl.doctor.static.server_sources import claims, engines_behind, written, written_hosts
+from pdctl.doctor.static.server_sources import claims, engines_behind, uncalled_in_script, written, written_hosts
 from pdctl.doctor.static.servers import RouterLine, Server
 from pdctl.engines import numerals
 from pdctl.engines.kinds import EMBEDDED, RELEASED, RELEASED_ROUTER, ROUTERS, router_kind
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from pdctl.doctor.check import Finding
     from pdctl.doctor.static.servers import Servers
+    from pdctl.manifests.command_lines import Listed
     from pdctl.manifests.manifest import Container, Exposed, ManifestPod
 
 LOOPBACK_HOST = "127.0.0.1"  # sglang's default of --host
@@ -174,9 +175,11 @@ def unreached(servers: Servers) -> Iterator[Finding]:
             host = LOOPBACK_HOST
         if host is None or not is_loopback(host) or server.pod is None or server.container is None:
             continue
-        here = said.evidence if said is not None else f"{server.pod.at(0)}: no --host, so {LOOPBACK_HOST}"
+        line = server.container.argv[0].line if server.pod.kind == SCRIPT and server.container.argv else 0
+        here = said.evidence if said is not None else f"{server.pod.at(line)}: no --host, so {LOOPBACK_HOST}"
         for caller, evidence, address in islice(_callers(servers, server, server.pod, server.container), 1):
-            yield finding("PD224", server.name, host, caller, [here, evidence], host=address)
+            expected = f"an address to which {caller} can connect"
+            yield finding("PD224", server.name, host, expected, [here, evidence], host=address, caller=caller)
 
 
 def _callers(
@@ -200,6 +203,22 @@ def _callers(
             behind = engines_behind(servers, listed.url, router.network)
             if not is_loopback(host) and any(one is server for one in behind):
                 yield "the router", listed.evidence, host if pod.kind == SCRIPT and is_ip(host) else wide
+        for role, listed in _dialled_elsewhere(servers, router):
+            meant = (
+                one for one in uncalled_in_script(servers, router, role) if one.port == host_and_port(listed.url)[1]
+            )
+            if any(one is server for one in meant):
+                yield "the router", listed.evidence, host_and_port(listed.url)[0]
+
+
+def _dialled_elsewhere(servers: Servers, router: RouterLine) -> Iterator[tuple[str, Listed]]:
+    """The IP addresses a router calls on which no engine of these files is told to listen, each with its role."""
+    there = {host for one in servers.engines for host in written_hosts(one)}
+    for role, workers in (("prefill", router.prefills), ("decode", router.decodes)):
+        for listed in workers:
+            host = host_and_port(listed.url)[0]
+            if is_ip(host) and not is_loopback(host) and host not in there:
+                yield role, listed
 
 
 def _target(each: Exposed, pod: ManifestPod) -> int | None:

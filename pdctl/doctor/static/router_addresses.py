@@ -6,11 +6,17 @@ import re
 from typing import TYPE_CHECKING
 
 from pdctl.doctor.check import Skipped, Unknown, finding, names
-from pdctl.doctor.static.listen_addresses import is_ip, port_collisions
-from pdctl.doctor.static.server_sources import engines_behind, service_of, written
+from pdctl.doctor.static.listen_addresses import WILDCARD, is_ip, port_collisions
+from pdctl.doctor.static.server_sources import (
+    engines_behind,
+    service_of,
+    uncalled_in_script,
+    written,
+    written_hosts,
+)
 from pdctl.engines import numerals
 from pdctl.fleet.address import host_and_port
-from pdctl.loopback import is_loopback
+from pdctl.loopback import bracketed, is_loopback
 from pdctl.manifests.manifest import COMPOSE, CORE, SCRIPT
 from pdctl.quick_definitions import NamedTuple
 from pdctl.shell_quoting import pasteable
@@ -73,14 +79,14 @@ def unpublished(servers: Servers) -> Verdict:
                 beside = [one for one in servers.engines if one.network == router.network and one.role == role]
                 unsure = any(one is other for one in beside for other in contested)  # PD218 moves one of them
                 near = tuple(beside) if len(beside) >= len(listed) and not unsure else ()
-                problem = _unpublished(servers, router, each, host, port, near)
+                problem = _unpublished(servers, router, each, host, port, near, role)
                 if problem is not None:
                     found.append(problem)
     return found
 
 
 def _unpublished(
-    servers: Servers, router: RouterLine, each: Listed, host: str, port: int, near: tuple[Server, ...]
+    servers: Servers, router: RouterLine, each: Listed, host: str, port: int, near: tuple[Server, ...], role: str
 ) -> Finding | None:
     """PD223 for one address. `near`: engines of its role in the router's network, if all are in these files."""
     manifest = servers.manifest
@@ -97,6 +103,8 @@ def _unpublished(
     engines = engines_behind(servers, each.url, router.network)
     if is_loopback(host) and not engines:
         engines = near
+    if not engines:
+        engines = tuple(one for one in uncalled_in_script(servers, router, role) if host in written_hosts(one))
     ports = [one.port for one in engines]
     if not engines or None in ports or port in ports:
         return None
@@ -110,7 +118,7 @@ def _unpublished(
 
 def _dials(each: Listed, port: int, there: str, right: int, evidence: list[str]) -> Finding:
     url = re.sub(rf":{port}(?!\d)", f":{right}", each.url, count=1)
-    return finding("PD223", each.url, str(port), there, evidence, url=each.url, right=url)
+    return finding("PD223", each.url, str(port), str(right), evidence, url=each.url, right=url, why=there)
 
 
 def _port_of(engine: Server) -> Iterator[str]:
@@ -138,9 +146,10 @@ def unknown_hosts(servers: Servers) -> Verdict:
     """PD226: a router calls a host that is not there, although an engine of that role is, which it does not call."""
     manifest = servers.manifest
     routers = [one for one in servers.routers if one.pod is not None and one.pod.kind != SCRIPT]
-    if manifest is None or not routers:
-        return Skipped("no router in a manifest or a compose file")
-    found: list[Finding] = []
+    scripts = [one for one in servers.routers if one.pod is not None and one.pod.kind == SCRIPT]
+    if manifest is None or not (routers or scripts):
+        return Skipped("no router in a manifest, a compose file or a script")
+    found = [problem for router in scripts for problem in _unknown_in_script(servers, router)]
     doubts: list[str] = []
     for router in routers:
         for role, listed in (("prefill", router.prefills), ("decode", router.decodes)):
@@ -152,10 +161,44 @@ def unknown_hosts(servers: Servers) -> Verdict:
                 elif missing is not None and (missing.sure or uncalled):
                     fix = missing.fix or _call_instead(manifest, each, uncalled)
                     evidence = [each.evidence]
-                    found.append(finding("PD226", router.name, each.url, missing.why, evidence, fix=fix, url=each.url))
+                    expected = "a host of these files"
+                    problem = finding(
+                        "PD226", router.name, each.url, expected, evidence, fix=fix, url=each.url, why=missing.why
+                    )
+                    found.append(problem)
                 elif missing is not None:
                     doubts.append(f"{missing.why}; name the file that has it as well")
     return found or (Unknown(doubts[0]) if doubts else [])
+
+
+def _unknown_in_script(servers: Servers, router: RouterLine) -> Iterator[Finding]:
+    """PD226 for IP addresses: each engine of the role listens on one address alone, and a router calls another one."""
+    for role, listed in (("prefill", router.prefills), ("decode", router.decodes)):
+        uncalled = uncalled_in_script(servers, router, role)
+        if not uncalled or not all(_listens_on_one_address(one) for one in uncalled):
+            continue
+        there = {host for one in servers.engines for host in written_hosts(one)}
+        for each in listed:
+            host, port = host_and_port(each.url)
+            if port is None or not is_ip(host) or is_loopback(host) or host in there:
+                continue
+            near = next((one for one in uncalled if one.port == port), uncalled[0])
+            right = f"http://{bracketed(near.flags.text('host') or '')}:{near.port}"
+            why = f"no engine of these files listens on {host}, and {near.name} at {right} is called by no router"
+            fix = f"give the router {pasteable(right)} instead, or start {pasteable(near.name)} with --host {host}"
+            evidence = [each.evidence, *_host_of(near)]
+            yield finding("PD226", router.name, each.url, right, evidence, fix=fix, url=each.url, why=why)
+
+
+def _listens_on_one_address(engine: Server) -> bool:
+    host = engine.flags.text("host") or ""
+    return is_ip(host) and not is_loopback(host) and host not in WILDCARD
+
+
+def _host_of(engine: Server) -> Iterator[str]:
+    said = engine.flags.find("host")
+    if said is not None:
+        yield said.evidence
 
 
 def _uncalled(servers: Servers, router: RouterLine, role: str, listed: Sequence[Listed]) -> list[Server]:

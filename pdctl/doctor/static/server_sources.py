@@ -183,6 +183,26 @@ def written_hosts(engine: Server) -> tuple[str, ...]:
     return tuple(name for name in names if name)
 
 
+def uncalled_in_script(servers: Servers, router: RouterLine, role: str) -> tuple[Server, ...]:
+    """The engines of the role that no router of these files calls, if the router is a script's and lists its workers.
+
+    () if a variable keeps open which engine an address leads to.
+    """
+    lists = [each for one in servers.routers for each in (one.prefills if role == "prefill" else one.decodes)]
+    if router.pod is None or router.pod.kind != SCRIPT or any(one.discovers for one in servers.routers):
+        return ()
+    if any("$" in each.url for each in lists):
+        return ()
+    called = {
+        id(engine)
+        for one in servers.routers
+        for each in (*one.prefills, *one.decodes)
+        for engine in engines_behind(servers, each.url, one.network)
+    }
+    found = tuple(one for one in servers.sides if one.role == role and id(one) not in called)
+    return found if all(one.port is not None and not one.flags.unclear("host") for one in found) else ()
+
+
 class ListedPort(NamedTuple):
     """What one router says about one prefill. `engine` None: the address leads to no engine in these files."""
 

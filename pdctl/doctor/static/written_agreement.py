@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, finding
 from pdctl.doctor.static.server_sources import engines_behind, written
-from pdctl.engines.kinds import EMBEDDED
+from pdctl.engines.kinds import EMBEDDED, RELEASED
 from pdctl.engines.sglang import agreement
 from pdctl.engines.sglang.agreement import ENGINES_OWN
+from pdctl.engines.sglang.arguments import argument
 from pdctl.engines.sglang.behaviour import KV_DTYPE_COMPARED_BY_WORD
+from pdctl.engines.versions import NEWEST
+from pdctl.manifests.command_lines import program
+from pdctl.manifests.manifest import SCRIPT
 from pdctl.quick_definitions import NamedTuple
 from pdctl.shell_quoting import pasteable
 
@@ -187,10 +191,44 @@ def roles(servers: Servers) -> Iterator[Finding]:
                     continue  # two are told to listen there, which PD218 says
                 for engine in behind:
                     mode = engine.flags.find("disaggregation-mode")
+                    if mode is None and _mode_is_known(engine) and not router.discovers:
+                        evidence = [each.evidence, f"{_line(engine)}: no --disaggregation-mode"]
+                        fix = f"start {pasteable(engine.name)} with --disaggregation-mode {role}"
+                        # Who calls a script may add flags ("$@"), which its text does not show.
+                        doubt = Severity.WARNING if engine.pod is not None and engine.pod.kind == SCRIPT else None
+                        observed = "neither prefill nor decode"
+                        yield finding("PD301", engine.name, observed, role, evidence, doubt, fix=fix)
                     if engine.role and engine.role != role and mode is not None:
                         evidence = [each.evidence, mode.evidence]
                         fix = f"give the router {pasteable(each.url)} under --{engine.role}"
                         yield finding("PD301", engine.name, engine.role, role, evidence, fix=fix)
+
+
+def _mode_is_known(engine: Server) -> bool:
+    """Whether an engine without --disaggregation-mode surely runs without one: SGLang's default is null."""
+    said = engine.engine == RELEASED and "disaggregation-mode" not in engine.mistyped
+    return said and not engine.flags.has("config") and not _has_variable_flags(engine)
+
+
+def _has_variable_flags(engine: Server) -> bool:
+    """Whether a variable stands where a flag may stand, and not only where the value of one is expected."""
+    started = program(engine.container.argv) if engine.container is not None else None
+    expected = 0
+    for word in started.flags if started is not None else ():
+        if word.text.startswith("--"):
+            name, equals, _ = word.text[2:].partition("=")
+            known = argument(name.replace("_", "-"), engine.version or NEWEST)
+            expected = 1 if known is not None and known.takes and not equals else 0
+        elif "$" in word.text and not expected:
+            return True
+        else:
+            expected = 0
+    return False
+
+
+def _line(engine: Server) -> str:
+    argv = engine.container.argv if engine.container is not None else ()
+    return engine.place(argv[0].line if argv else 0)
 
 
 CHECKS = (

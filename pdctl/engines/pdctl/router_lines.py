@@ -128,10 +128,17 @@ ROWS = (
         proves=(Sign.WORKER_MISSED, Sign.WORKER_UNWELL),
     ),
     Row(
+        "no-usable-pair", ROUTER, Level.WARNING, "router", b"Refuse request_id=",
+        r"Refuse request_id=(?P<request_id>\S+) path=(?P<path>[^\s:]+): "
+        r"no prefill-decode pair can be used: (?P<reason>.*)",
+        "[2026-11-21 19:44:33] WARNING Refuse request_id=b75047d78420881489aec0bc3e8271c4 path=/generate: no "
+        "prefill-decode pair can be used: decode http://127.0.0.1:30002: no connection: Connection refused",
+        cause="PD602",
+    ),
+    Row(
         "request-not-taken", ROUTER, Level.INFO, "router", b"Refuse request_id=",
         r"Refuse request_id=(?P<request_id>\S+) path=(?P<path>[^\s:]+): (?P<reason>.*)",
-        "[2026-11-21 19:44:33] WARNING Refuse request_id=b75047d78420881489aec0bc3e8271c4 path=/generate: no prefill "
-        "is usable",
+        "[2026-11-21 19:44:33] Refuse request_id=b75047d78420881489aec0bc3e8271c4 path=/generate: the body is not JSON",
     ),
     Row(
         "draining-rooms", ROUTER, Level.INFO, "router", b"Draining: no new connections, ",

@@ -68,6 +68,10 @@ def client_left(case: Case) -> CauseFinding | None:
         answer, late = case.undelivered
         why = f"the client closed its connection to the router, which had not handed on the answer for {late:.3g} s"
         proofs.append(Proof(f"{answer.instance} had finished the answer {late:.3g} s before", answer))
+    elif case.answered_nobody is not None:
+        answer, when = case.answered_nobody
+        why = f"the client closed its connection to the router {when}"
+        proofs.append(Proof(f"{answer.instance} finished the answer, which nobody received", answer))
     side = "client" if gone or (not asked and _writes_calls(case, first.instance)) else ""
     return CauseFinding("PD706", side, why, tuple(proofs), asked[0].instance if asked else "", fills, fix)
 

@@ -5,7 +5,23 @@ from __future__ import annotations
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Facts
 from tests.cases import for_each
-from tests.doctor.written import DEEPSEEK, GPT_OSS, ROUTER, doubt, embedded, found, pair, pods, script, topology
+from tests.doctor.written import (
+    DECODE,
+    DEEPSEEK,
+    ENGINE,
+    GPT_OSS,
+    LAUNCH_ROUTER,
+    PREFILL,
+    ROUTER,
+    doubt,
+    embedded,
+    found,
+    manifest,
+    pair,
+    pods,
+    script,
+    topology,
+)
 
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 
@@ -92,6 +108,44 @@ def test_images_tell_releases(images: tuple[str, str], severity: Severity | None
 )
 def test_the_routers_roles_are_the_engines_modes(router: str, told: list[str]) -> None:
     assert [each.instance for each in found(pair(router=router), "PD301")] == told
+
+
+NO_MODE = DECODE.replace("--disaggregation-mode decode ", "")
+
+
+@for_each(
+    ("command", "severity"),
+    [
+        (f"{ENGINE} {NO_MODE}", WARNING),
+        (f"{ENGINE} {NO_MODE} --config engine.yaml", None),
+        (f"{ENGINE} $MORE {NO_MODE}", None),
+        (f"{ENGINE} {NO_MODE} --enable-metrics $MORE", None),
+        (f"{ENGINE} {NO_MODE} --served-model-name $NAME", WARNING),
+        (f"{ENGINE} {NO_MODE} --disagregation-mode decode", None),
+        (f"python -m dynamo.sglang {NO_MODE}", None),
+    ],
+    ids=["none", "file", "flags first", "flags last", "a value", "mistyped", "dynamo"],
+)
+def test_an_engine_without_a_mode_is_no_half_of_a_pair(command: str, severity: Severity | None) -> None:
+    problems = found(script(f"{ENGINE} {PREFILL}", command, f"{LAUNCH_ROUTER} {ROUTER}"), "PD301")
+    assert [each.severity for each in problems] == [severity] * bool(severity)
+    assert all(each.fix == "start engine:30001 with --disaggregation-mode decode" for each in problems)
+
+
+def test_a_pod_without_a_mode_is_an_error() -> None:
+    """Nobody adds a flag to what a manifest starts."""
+    text = """
+        services:
+          p: {image: x/sglang, command: python -m sglang.launch_server --disaggregation-mode prefill --host 0.0.0.0}
+          d: {image: x/sglang, command: python -m sglang.launch_server --host 0.0.0.0}
+          r:
+            image: x/router
+            command: python -m sglang_router.launch_router --pd-disaggregation --prefill http://p:30000 8998
+              --decode http://d:30000
+        """
+    (one,) = found(manifest(text, "compose.yaml"), "PD301")
+    assert (one.instance, one.severity) == ("d", Severity.ERROR)
+    assert one.headline == "d runs as neither prefill nor decode, but the router uses it as decode"
 
 
 def test_one_role_alone_has_nobody_to_agree_with() -> None:

@@ -95,6 +95,76 @@ def test_a_router_of_a_script_calls_ports_at_which_engines_listen() -> None:
     assert not found(started(elsewhere), "PD223")
 
 
+AT_1 = f"{ENGINE} --model-path m --disaggregation-mode prefill --host 10.0.0.1 --port 30000"
+AT_2 = f"{ENGINE} --model-path m --disaggregation-mode decode --host 10.0.0.2 --port 30000"
+AT_3 = AT_2.replace("10.0.0.2", "10.0.0.3")
+
+
+def on_hosts(decodes: str, *engines: str, prefill: str = "http://10.0.0.1:30000 8998") -> Facts:
+    router = f"{LAUNCH_ROUTER} --pd-disaggregation --prefill {prefill} {decodes}"
+    return script(AT_1, *(engines or (AT_2,)), router)
+
+
+@for_each(
+    ("facts", "told"),
+    [
+        (on_hosts("--decode http://10.0.0.2:30000"), ""),
+        (on_hosts("--decode http://10.0.0.2:30001"), "decode:30000 listens on 30000"),
+        (on_hosts("--decode http://10.0.0.2:30000 --decode http://10.0.0.2:30001"), ""),
+        (on_hosts("--decode http://10.0.0.2:$PORT"), ""),
+        (on_hosts("--decode http://10.0.0.2:30000 --decode http://10.0.0.3:30009", AT_2, AT_3),
+         "decode:30000 listens on 30000"),
+        (on_hosts("--decode http://10.0.0.2:30000", prefill="http://10.0.0.1:30007 8998"),
+         "prefill:30000 listens on 30000"),
+    ],
+    ids=["right", "wrong port", "one of another script", "variable", "second", "prefill"],
+)  # fmt: skip
+def test_a_router_of_a_script_calls_the_port_of_an_engine_that_nobody_else_calls(facts: Facts, told: str) -> None:
+    assert [one.headline.partition(", but ")[2] for one in found(facts, "PD223")] == [told] * bool(told)
+
+
+@for_each(
+    ("facts", "fixes"),
+    [
+        (on_hosts("--decode http://10.0.0.2:30000"), []),
+        (on_hosts("--decode http://10.0.0.3:30000"),
+         ["give the router http://10.0.0.2:30000 instead, or start decode:30000 with --host 10.0.0.3"]),
+        (on_hosts("--decode http://10.0.0.2:30000 --decode http://10.0.0.3:30000"), []),
+        (on_hosts("--decode http://10.0.0.2:30000 --decode http://10.0.0.4:30000", AT_2, AT_3),
+         ["give the router http://10.0.0.3:30000 instead, or start decode:30000 with --host 10.0.0.4"]),
+        (on_hosts("--decode http://10.0.0.3:30000", AT_2.replace("10.0.0.2", "0.0.0.0")), []),
+        (on_hosts("--decode http://10.0.0.3:30000", AT_2.replace("10.0.0.2", "$HOST")), []),
+        (on_hosts("--decode http://node2:30000"), []),
+        (on_hosts("--decode $DECODE"), []),
+    ],
+    ids=["right", "wrong", "one of another script", "second", "wildcard", "variable host", "name", "variable"],
+)  # fmt: skip
+def test_a_router_of_a_script_calls_an_address_on_which_an_engine_listens(facts: Facts, fixes: list[str]) -> None:
+    problems = found(facts, "PD226")
+    assert [one.fix for one in problems] == fixes
+    assert all("is called by no router" in one.headline for one in problems)
+
+
+@for_each(
+    ("decodes", "flags", "told"),
+    [
+        ("--decode http://10.0.0.2:30000", "", ["start decode:30000 with --host 10.0.0.2"]),
+        ("--decode http://10.0.0.2:30000", "--host 127.0.0.1", ["start decode:30000 with --host 10.0.0.2"]),
+        ("--decode http://10.0.0.2:30000", "--host 0.0.0.0", []),
+        ("--decode http://10.0.0.2:30001", "", []),
+        ("--decode http://127.0.0.1:30000", "", []),
+        ("--decode http://127.0.0.1:30000 --decode http://10.0.0.2:30000", "", []),
+    ],
+    ids=["default", "loopback", "wildcard", "another port", "loopback called", "called already"],
+)
+def test_an_engine_of_a_script_listens_where_its_router_calls(decodes: str, flags: str, told: list[str]) -> None:
+    facts = on_hosts(decodes, AT_2.replace("--host 10.0.0.2", flags))
+    problems = found(facts, "PD224")
+    assert [one.fix for one in problems] == told
+    assert all(one.expected == "an address to which the router can connect" for one in problems)
+    assert all(one.evidence[0].startswith("run.sh:3: ") for one in problems)
+
+
 @for_each(
     ("first", "second", "told"),
     [
@@ -143,7 +213,8 @@ def test_a_pod_that_others_call_listens_on_more_than_loopback(
     flags: str, container: str, more: dict[str, str], told: str
 ) -> None:
     facts = pods(flags, WIDE, container=container, **more)
-    assert [each.expected for each in found(facts, "PD224")] == [told] * bool(told)
+    expected = f"an address to which {told} can connect"
+    assert [each.expected for each in found(facts, "PD224")] == [expected] * bool(told)
 
 
 def test_the_flag_that_is_missing_is_said() -> None:
@@ -323,8 +394,6 @@ def test_a_router_calls_hosts_that_are_there(facts: Facts, told: str) -> None:
          "what Services a StormService creates, and by which names, is its operator's choice"),
         (pods(router="--prefill http://prefill:30000 1 --prefill http://second:30000 2 --decode http://decode:30000"),
          "no Service of these files is named second; name the file that has it as well"),
-        (started("--prefill http://nowhere:30000 8998 --decode http://127.0.0.1:30001"),
-         "no router in a manifest or a compose file"),
     ],
 )  # fmt: skip
 def test_a_host_of_other_files_is_unknown(facts: Facts, why: str) -> None:

@@ -86,6 +86,28 @@ def test_what_a_router_cannot_serve(flags: str, told: str) -> None:
     assert [told in each.headline for each in said] == ([True] if told else [])
 
 
+@for_each(
+    ("listed", "fix"),
+    [
+        ("--prefill http://p:1 8998 --decode https://d:1", ""),
+        ("--prefill grpc://p:1 none --decode http://[::1]:1", ""),
+        ("--prefill $P --decode $D", ""),
+        ("--prefill http://p:1,8998 --decode http://d:1", "write --prefill http://p:1 8998"),
+        ("--prefill http://p:1 $BOOT --decode d:1", "write --decode http://d:1"),
+        ("--prefill p:1 8998 --decode http://d:1", "write --prefill http://p:1 8998"),
+        ("--prefill tcp://p:1 8998 --decode http://d:1", "write --prefill http://p:1 8998"),
+        ("--prefill http://p:99999 8998 --decode http://d:1", "write --prefill http://HOST:PORT 8998"),
+        ("--prefill http://p:1 port --decode http://d:1", "write --prefill http://p:1 BOOTSTRAP-PORT"),
+    ],
+)
+def test_a_router_ends_at_once_on_an_address_it_cannot_read(listed: str, fix: str) -> None:
+    """Measured with sglang-router 0.3.2: "URL must start with http://, https://, or grpc://", "invalid port number"."""
+    said = found(script(f"{LAUNCH_ROUTER} --pd-disaggregation {listed}"), "PD618")
+    assert [each.fix for each in said] == [fix] * bool(fix)
+    assert all("it does not start with --" in each.headline for each in said)
+    assert not found(script(f"{LAUNCH_ROUTER} --pd-disaggregation --mini-lb {listed}"), "PD618")
+
+
 def test_smg_with_discovery_is_a_thing_to_know() -> None:
     said = found(script(f"smg launch --pd-disaggregation {DISCOVERS}"), "PD618")
     assert [each.severity.value for each in said] == ["info"]
