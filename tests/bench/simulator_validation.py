@@ -1,12 +1,12 @@
 """The simulator beside the embedded engine: the same trace, the same machine, mean and p99 of TTFT and TBT.
 
 Usage: python tests/bench/simulator_validation.py [--shapes 2p1d 3p2d] [--rounds 3] [--trace SPEC …]
-       [--profile FILE] [--pace gpu-8b | none]
+       [--profile FILE] [--pace gpu-8b | none] [--times 4]
 
 Starts its own deployments on free ports. Each shape is calibrated first, then each trace is sent `--rounds` times as an
 open loop, so that the spread between rounds, the machine's own noise, stands beside the simulator's error. Passes take
-the time of the profile `--pace` (docs/simulate.md), or that of this machine with `none`: then client, router and ranks
-need a core each, or what is measured is how they share those that are there.
+`--times` the time of the profile `--pace` (docs/simulate.md), which a small machine keeps. With `--pace none` they take
+this machine's: then client, router and ranks need a core each, or what is measured is how they share cores.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import random
 import sys
 import tempfile
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -33,9 +34,13 @@ from tests.e2e.conftest import TINY, Deployment
 from tests.ports import free_block
 
 TRACES = (
-    "steady:rate=8,duration=60,prompt=1000,output=48",
-    "burst:rate=4,factor=6,period=20s,burst=4s,duration=60,prompt=1000,output=32",
-    "phase-shift:rate=6,duration=60,prompt=1500,output=16,later_prompt=200,later_output=96",
+    "steady:rate=2.5,duration=120,prompt=1000,output=48",
+    "burst:rate=1,factor=6,period=40s,burst=8s,duration=120,prompt=1000,output=32",
+    "phase-shift:rate=2,duration=120,prompt=1500,output=16,later_prompt=200,later_output=96",
+)
+PASS_COSTS = (
+    *("prefill_step_s", "prefill_token_s", "prefill_square_s"),
+    *("decode_step_s", "decode_room_s", "decode_token_s"),
 )
 CONTEXT = 4000  # prompt and answer of the shipped checkpoint
 TOKENS = (8, 500)  # ids that are sent
@@ -88,6 +93,14 @@ def fitted(trace: RequestTrace) -> RequestTrace:
     return trace._replace(requests=requests)
 
 
+def slowed(file: Path, pace: str, times: float) -> str:
+    """The name of a profile whose passes take `times` as long."""
+    profile = read_profile(pace)
+    costs = {name: value * (times if name in PASS_COSTS else 1) for name, value in asdict(profile).items()}
+    file.write_text("".join(f"{name}: {value!r}\n" for name, value in costs.items()), "utf-8")
+    return str(file)
+
+
 def launch(folder: Path, prefills: int, decodes: int, pace: str) -> Deployment:
     router, http, bootstrap = free_block(1), free_block(prefills + decodes), free_block(prefills + decodes)
     name = f"{prefills}p{decodes}d"
@@ -95,7 +108,7 @@ def launch(folder: Path, prefills: int, decodes: int, pace: str) -> Deployment:
     found = Deployment(name, folder, f"http://127.0.0.1:{router}", tuple(urls[:prefills]), tuple(urls[prefills:]))
     sets = [f"router.port={router}", f"ports.http={http}", f"ports.bootstrap={bootstrap}"]
     sets += [f"roles.prefill.instances={prefills}", f"roles.decode.instances={decodes}"]
-    sets += [f"engine.pace={pace}"] if pace != "none" else []
+    sets += [f"engine.pace={pace}"] if pace else []
     words = (word for one in sets for word in ("--set", one))
     found.pdctl("launch", "topologies/2p1d.yaml", "-d", "--name", name, *words)
     return found
@@ -108,12 +121,14 @@ def main() -> None:
     reader.add_argument("--trace", nargs="+", default=TRACES)
     reader.add_argument("--seed", type=int, default=1)
     reader.add_argument("--pace", default="gpu-8b", help="a cost profile, or none")
+    reader.add_argument("--times", type=float, default=4.0, help="how much slower than that the passes are")
     reader.add_argument("--profile", help="a profile that was measured before")
     asked = reader.parse_args()
     for shape in asked.shapes:
         prefills, decodes = map(int, shape.rstrip("d").split("p"))
         with tempfile.TemporaryDirectory() as folder:
-            deployment = launch(Path(folder), prefills, decodes, asked.pace)
+            pace = "" if asked.pace == "none" else slowed(Path(folder) / "pace.yaml", asked.pace, asked.times)
+            deployment = launch(Path(folder), prefills, decodes, pace)
             try:
                 compare(deployment, asked, prefills, decodes)
             finally:
