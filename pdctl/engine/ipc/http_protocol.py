@@ -16,8 +16,6 @@ from pdctl.engine.config.process_log import LogRate
 from pdctl.http_auth import head_problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
     from uvicorn.config import Config
     from uvicorn.server import ServerState
@@ -67,10 +65,40 @@ class Outgoing:
             self._transport.write(data)
 
 
+class SpareConnections:
+    """Connections that can be closed to make room for another one, the longest idle first: of all, and of one address.
+
+    Looking for one costs the same however many there are: otherwise connections that find no room would take the time
+    of those that have some.
+    """
+
+    __slots__ = ("_all", "_by_peer")
+
+    def __init__(self) -> None:
+        self._all: dict[BoundedProtocol, None] = {}
+        self._by_peer: dict[str, dict[BoundedProtocol, None]] = {}
+
+    def add(self, peer: str, one: BoundedProtocol) -> None:
+        """Add a connection as the last one; leave one that is there where it is."""
+        if one not in self._all:
+            self._all[one] = self._by_peer.setdefault(peer, {})[one] = None
+
+    def discard(self, peer: str, one: BoundedProtocol) -> None:
+        if one in self._all:
+            del self._all[one], self._by_peer[peer][one]
+            if not self._by_peer[peer]:
+                del self._by_peer[peer]
+
+    def first(self, peer: str | None = None) -> BoundedProtocol | None:
+        """Return the one that has been idle longest, of `peer` if it is given; None if there is none."""
+        return next(iter(self._all if peer is None else self._by_peer.get(peer, ())), None)
+
+
 class BoundedProtocol(HttpToolsProtocol):
-    """`held` is shared by all connections of the process, and counts those of each address."""
+    """`held` and `spare` are shared by all connections of the process; `held` counts those of each address."""
 
     held: ClassVar[Counter[str]] = Counter()
+    spare: ClassVar[SpareConnections] = SpareConnections()
     patience: ClassVar[float] = PATIENCE
     most: ClassVar[int] = MAX_CONNECTIONS
     of_one_peer: ClassVar[int] = MAX_CONNECTIONS // SHARE
@@ -91,6 +119,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = True
         self._wire = self._body = 0  # bytes of an incomplete body: as received, and without chunk framing
         self._peer = ""
+        self._counted = False  # whether it is one of those that `held` counts
         self._asked: list[RequestResponseCycle] = []  # those without a complete answer, oldest first
 
     @classmethod
@@ -99,31 +128,50 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast("asyncio.Transport", Outgoing(transport)))
-        peer = self.client[0] if self.client else ""
-        if sum(self.held.values()) >= self.most or self.held[peer] >= self.of_one_peer:
-            idle = self._least_missed(peer)
-            if idle is None:
+        self._peer = peer = self.client[0] if self.client else ""
+        crowded = self.held[peer] >= self.of_one_peer
+        if crowded or sum(self.held.values()) >= self.most:
+            spare = self.spare.first(peer if crowded else None)
+            if spare is None:
                 refusals.warning(
                     "Closed a connection of %s: it holds %d and may hold %d, and all clients hold %d of %d",
                     peer, self.held[peer], self.of_one_peer, sum(self.held.values()), self.most,
                 )  # fmt: skip
                 transport.abort()
                 return
-            idle.transport.abort()
-        self._peer = peer
+            spare.leave_room()
         self.held[peer] += 1
+        self._counted = True
+        self._note_room()
         self._expect(self.patience)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unexpect()
-        if self._peer:
-            self.held[self._peer] -= 1
-            if self.held[self._peer] <= 0:
-                del self.held[self._peer]
-            self._peer = ""
+        self._uncount()
         super().connection_lost(exc)
         self._leave()
         self._asked.clear()
+
+    def leave_room(self) -> None:
+        """End the connection at once, for another one that takes its place."""
+        self._uncount()
+        self.transport.abort()
+
+    def _uncount(self) -> None:
+        if not self._counted:
+            return
+        self._counted = False
+        self.spare.discard(self._peer, self)
+        self.held[self._peer] -= 1
+        if self.held[self._peer] <= 0:
+            del self.held[self._peer]
+
+    def _note_room(self) -> None:
+        """Keep `spare` up to date; call it whenever `may_make_room` may have changed."""
+        if self._counted and self.may_make_room:
+            self.spare.add(self._peer, self)
+        else:
+            self.spare.discard(self._peer, self)
 
     def shutdown(self) -> None:
         """End the connection as soon as it owes no answer: the rest of a request would come too late."""
@@ -175,6 +223,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.cycle is not None and self.cycle is not before:
             self._asked = [cycle for cycle in self._asked if not cycle.response_complete]
             self._asked.append(self.cycle)
+        self._note_room()
 
     async def _run_app(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """Run the application. Cancelled as the server ends, it takes its connection along, without a traceback."""
@@ -194,17 +243,15 @@ class BoundedProtocol(HttpToolsProtocol):
                 cycle.disconnected = True
                 cycle.message_event.set()
 
-    def _least_missed(self, peer: str) -> BoundedProtocol | None:
-        """Return a connection of `peer` that may make room for another one: one that waits for no answer."""
-        return next((one for one in self._of(peer) if one.idle), None)
-
-    def _of(self, peer: str) -> Iterator[BoundedProtocol]:
-        return (one for one in list(self.connections) if isinstance(one, BoundedProtocol) and one._peer == peer)
-
     @property
     def idle(self) -> bool:
         """Whether no request waits for an answer."""
         return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def may_make_room(self) -> bool:
+        """Whether this connection may be closed for another one: it waits for no answer."""
+        return self.idle
 
     @property
     def partial(self) -> bool:
@@ -224,6 +271,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unexpect()
         self._in_head = True
         super().on_message_complete()
+        self._note_room()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._note_room()
 
     def _expect(self, seconds: float) -> None:
         """End the connection unless the head or body that has begun is complete within `seconds`."""

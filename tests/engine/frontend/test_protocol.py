@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -166,6 +167,50 @@ def test_one_address_holds_a_part_of_the_connections(
             answer = await said(port, b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
             assert answer.endswith(b"0")
             assert await asyncio.wait_for(idle.read(), 10) == b""
+
+    asyncio.run(scenario())
+
+
+async def held_by(port: int, address: str, stack: contextlib.AsyncExitStack) -> asyncio.StreamReader:
+    """Open a connection that asks once and then stays idle; return its reader."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
+    stack.callback(writer.close)
+    writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    assert (await reader.readuntil(b"\r\n\r\n0")).startswith(b"HTTP/1.1 200")
+    return reader
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere loopback has one address")
+def test_other_addresses_that_hold_all_connections_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoundedProtocol, "most", 4)
+    monkeypatch.setattr(BoundedProtocol, "of_one_peer", 2)
+
+    async def scenario() -> None:
+        async with serving() as port, contextlib.AsyncExitStack() as stack:
+            idle = [await held_by(port, f"127.0.0.{4 - n // 2}", stack) for n in range(4)]
+            for gone in range(3):  # each of the honest clients leaves before the next one comes, so that one makes room
+                assert (await said(port, b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")).endswith(b"0")
+                while BoundedProtocol.held["127.0.0.1"]:
+                    await asyncio.sleep(0.01)
+                if gone == 0:
+                    assert await asyncio.wait_for(idle[0].read(), 10) == b""  # the one that was idle longest
+                assert not any(one.at_eof() for one in idle[1:])
+            assert sum(BoundedProtocol.held.values()) == 3
+
+    asyncio.run(scenario())
+
+
+def test_of_one_address_that_is_idle_longest_makes_room_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoundedProtocol, "of_one_peer", 3)
+
+    async def scenario() -> None:
+        async with serving() as port, contextlib.AsyncExitStack() as stack:
+            idle = [await held_by(port, "127.0.0.1", stack) for _ in range(3)]
+            for one in idle:
+                await held_by(port, "127.0.0.1", stack)
+                assert await asyncio.wait_for(one.read(), 10) == b""
+                assert BoundedProtocol.held["127.0.0.1"] == 3
+        assert BoundedProtocol.spare.first() is None
 
     asyncio.run(scenario())
 
