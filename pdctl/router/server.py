@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import httptools
 import orjson
 
-from pdctl.http_auth import head_problem
+from pdctl.http_auth import MANY_FIELDS, MAX_FIELDS, head_problem
 from pdctl.quick_definitions import NamedTuple
 from pdctl.router.clients import JSON, PHRASES, SHARE, AcceptLoop, Exchange, PeerShares, error_body
 from pdctl.router.log import Throttled
@@ -63,7 +63,7 @@ class ClientConnection(asyncio.Protocol):
         self._held = 0  # bytes of this client's bodies that are counted in `server.held`
         self._body_began = 0.0
         # `field`: of headers as they were parsed; `wire`: of a body, including the chunk framing.
-        self._body_size = self._head_size = self._field_size = self._wire_size = 0
+        self._body_size = self._head_size = self._field_size = self._wire_size = self._field_count = 0
         self._in_body = self._refused = self._partial = self._served = False
         self._excess = ""  # the answer to the first request that was one too many, once those before it have theirs
         self.chunks = True
@@ -118,8 +118,8 @@ class ClientConnection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._refuse(400, f"not an HTTP/1.1 request: {error}")
         else:
-            if self._head_size > MAX_HEAD and not self._in_body:
-                self._refuse(431, TOO_LARGE)
+            if not self._in_body and (self._head_size > MAX_HEAD or self._excess_of_head):
+                self._refuse(431, self._excess_of_head or TOO_LARGE)
             elif self._in_body and self._wire_size - self._body_size > self._body_size + MAX_FRAMING:
                 self._refuse(400, "chunk sizes, extensions and trailers are larger than the body: send larger chunks")
 
@@ -138,14 +138,15 @@ class ClientConnection(asyncio.Protocol):
         if self._in_body:  # a trailer is not a header: the request was screened before it came
             return
         self._field_size += len(name) + len(value) + 3  # the least that the wire has around them
-        if self._field_size <= MAX_HEAD:
+        self._field_count += 1
+        if not self._excess_of_head:
             self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._in_body = True
         self._body_began = self._server.now()
-        if self._field_size > MAX_HEAD:  # it ended in the piece that made it too large
-            self._refuse(431, TOO_LARGE)
+        if self._excess_of_head:  # it ended in the piece that made it too large
+            self._refuse(431, self._excess_of_head)
             return
         problem = head_problem(self._headers, self._parser.get_http_version())
         if problem:
@@ -197,7 +198,7 @@ class ClientConnection(asyncio.Protocol):
         exchange.keep_alive = self._parser.should_keep_alive() and not self._parser.should_upgrade()
         self.chunks = self._parser.get_http_version() != "1.0"
         self._url, self._headers, self._body, self._buffer = b"", [], [], None
-        self._body_size = self._head_size = self._field_size = self._wire_size = 0
+        self._body_size = self._head_size = self._field_size = self._wire_size = self._field_count = 0
         self._in_body = self._partial = False
         if self._current is None:
             self._begin(exchange)
@@ -230,6 +231,13 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(503, self._excess)
         else:
             self.deadline = self._server.now() + self._limits.idle_timeout
+
+    @property
+    def _excess_of_head(self) -> str:
+        """What the head that is being parsed has too much of; empty if nothing."""
+        if self._field_count > MAX_FIELDS:
+            return MANY_FIELDS
+        return TOO_LARGE if self._field_size > MAX_HEAD else ""
 
     @property
     def leaving(self) -> bool:

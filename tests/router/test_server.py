@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
+from pdctl.http_auth import MAX_FIELDS
 from tests.cases import for_each
 from tests.router.fleet import Client, fleet, until
 from tests.router.workers import Way, after, events, fine, hang
@@ -155,7 +156,9 @@ def test_a_client_that_waits_for_100_continue_gets_it() -> None:
         (b"HELLO\r\n\r\n", 400, "not an HTTP/1.1 request"),
         (b"\x16\x03\x01\x02\x00\x01", 400, "not an HTTP/1.1 request"),
         (b"GET / HTTP/1.1\r\nx: " + b"y" * 70_000, 431, "65536 bytes"),
-        (b"GET /health HTTP/1.1\r\nhost: r\r\n" + b"a:b\r\n" * 20_000 + b"\r\n", 431, "65536 bytes"),
+        (b"GET /health HTTP/1.1\r\nhost: r\r\n" + b"a:b\r\n" * 20_000 + b"\r\n", 431, "header"),
+        (b"GET /health HTTP/1.1\r\nhost: r\r\n" + b"a:b\r\n" * MAX_FIELDS + b"\r\n", 431, "256 header fields"),
+        (b"GET /health HTTP/1.1\r\nhost: r\r\n" + b"a:b\r\n" * (MAX_FIELDS + 1), 431, "256 header fields"),
         (b"GET /health HTTP/1.1\r\nhost: r\r\nx: " + b"y" * (1 << 16) + b"\r\n\r\n", 431, "65536 bytes"),
         (b"GET /health HTTP/1.1\r\n\r\n", 400, "no Host header"),
         (b"GET /health HTTP/1.1\r\nhost: r\r\nHost: r\r\n\r\n", 400, "2 Host headers"),

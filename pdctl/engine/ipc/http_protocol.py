@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from pdctl.engine.config.process_log import LogRate
-from pdctl.http_auth import head_problem
+from pdctl.http_auth import MANY_FIELDS, MAX_FIELDS, head_problem
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
@@ -116,6 +116,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._head = 0  # bytes of an incomplete head, as received
         self._fields = 0  # bytes of a head's target and headers: a head may end in the piece that makes it too large
+        self._field_count = 0
         self._in_head = True
         self._wire = self._body = 0  # bytes of an incomplete body: as received, and without chunk framing
         self._peer = ""
@@ -186,8 +187,8 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self._wire += len(data)
         super().data_received(data)
-        if self._in_head and self._head > MAX_HEAD and not self.transport.is_closing():
-            self.send_400_response(TOO_LARGE)
+        if self._in_head and (self._head > MAX_HEAD or self._excess_of_head) and not self.transport.is_closing():
+            self.send_400_response(self._excess_of_head or TOO_LARGE)
         elif (
             not self._in_head and self._wire - self._body > self._body + MAX_FRAMING and not self.transport.is_closing()
         ):
@@ -198,7 +199,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self._in_head:  # trailers are ignored: access was decided by the headers
             return
         self._fields += len(name) + len(value) + 3  # the least that the wire has around them
-        if self._fields <= MAX_HEAD:
+        self._field_count += 1
+        if not self._excess_of_head:
             super().on_header(name, value)
 
     def on_body(self, body: bytes) -> None:
@@ -208,7 +210,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head = True
-        self._fields = 0
+        self._fields = self._field_count = 0
         self._expect(self.patience)
 
     def on_headers_complete(self) -> None:
@@ -217,6 +219,7 @@ class BoundedProtocol(HttpToolsProtocol):
         size = min(int(length), self.largest_body) if length.isdigit() and len(length) < 16 else 0
         self._expect(self.patience + size / MIN_RATE)
         before, refusal = self.cycle, self._refusal()
+        self._fields = self._field_count = 0
         app, self.app = self.app, refusal or self.app
         super().on_headers_complete()
         self.app = app
@@ -258,10 +261,17 @@ class BoundedProtocol(HttpToolsProtocol):
         """Whether part of a request is still to come."""
         return self._timer is not None
 
+    @property
+    def _excess_of_head(self) -> str:
+        """Return what the head that is being parsed has too much of; an empty string if nothing."""
+        if self._field_count > MAX_FIELDS:
+            return MANY_FIELDS
+        return TOO_LARGE if self._fields > MAX_HEAD else ""
+
     def _refusal(self) -> HeadRefusal | None:
         """Return the application that answers a head that no route should see; None for any other head."""
-        if self._fields > MAX_HEAD:
-            return HeadRefusal(431, TOO_LARGE)
+        if self._excess_of_head:
+            return HeadRefusal(431, self._excess_of_head)
         if len(self.url) > MAX_TARGET:
             return HeadRefusal(414, f"The request's target is longer than {MAX_TARGET} bytes.")
         problem = head_problem(self.headers, self.parser.get_http_version())

@@ -15,6 +15,7 @@ import uvicorn
 import uvloop
 
 from pdctl.engine.ipc.http_protocol import MAX_HEAD, BoundedProtocol
+from pdctl.http_auth import MAX_FIELDS
 from tests.cases import for_each
 
 
@@ -117,6 +118,34 @@ def test_a_head_that_ends_in_the_piece_that_makes_it_too_large_is_refused(before
             assert answer.split(b"HTTP/1.1 ")[-1][:3] in (b"431", b"400")
 
     asyncio.run(scenario())
+
+
+@for_each("end", [b"\r\n", b""], ids=["whole", "without end"])
+@pytest.mark.parametrize("before", [b"", b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"], ids=["alone", "pipelined"])
+def test_a_head_of_many_small_fields_is_refused_and_not_kept(
+    monkeypatch: pytest.MonkeyPatch, before: bytes, end: bytes
+) -> None:
+    """In memory such a head takes twenty times its bytes on the wire."""
+    kept: list[int] = []
+    lost = BoundedProtocol.connection_lost
+
+    def count(self: BoundedProtocol, error: Exception | None) -> None:
+        kept.append(len(self.headers))
+        lost(self, error)
+
+    monkeypatch.setattr(BoundedProtocol, "connection_lost", count)
+
+    async def scenario() -> None:
+        async with serving() as port:
+            fits = b"GET / HTTP/1.1\r\nconnection: close\r\nhost: a\r\n" + b"a:b\r\n" * (MAX_FIELDS - 2) + b"\r\n"
+            assert (await said(port, before + fits)).count(b"HTTP/1.1 200") == (2 if before else 1)
+            many = b"GET / HTTP/1.1\r\nhost: a\r\n" + b"a:b\r\n" * 10_000 + end
+            answer = await said(port, before + many)
+            assert answer.split(b"HTTP/1.1 ")[-1][:3] == (b"431" if end else b"400")
+            assert answer.endswith(b"more than 256 header fields.")
+
+    asyncio.run(scenario())
+    assert max(kept) == MAX_FIELDS
 
 
 @pytest.mark.parametrize(
