@@ -27,6 +27,7 @@ MAX_FRAMING = 64 << 10  # bytes of chunk sizes, extensions and trailers that a b
 PATIENCE = 60.0  # seconds for a head; for a body, in addition to its time at MIN_RATE
 MIN_RATE = 64 << 10  # bytes per second
 MAX_BODY = 32 << 20  # bytes; half a scheduler frame, so that whatever fits here fits there
+MAX_PIPELINED = 16  # requests that wait behind one in progress on the same connection
 MAX_CONNECTIONS, SHARE = 4096, 2  # one address may hold half of them
 refusals = LogRate(logging.getLogger("pdctl.engine"))
 
@@ -121,6 +122,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._wire = self._body = 0  # bytes of an incomplete body: as received, and without chunk framing
         self._peer = ""
         self._counted = False  # whether it is one of those that `held` counts
+        self._full = False  # too many requests were sent ahead: what follows is not read, and those before are answered
         self._asked: list[RequestResponseCycle] = []  # those without a complete answer, oldest first
 
     @classmethod
@@ -182,11 +184,15 @@ class BoundedProtocol(HttpToolsProtocol):
             super().shutdown()
 
     def data_received(self, data: bytes) -> None:
+        if self._full:
+            return
         if self._in_head:
             self._head += len(data)
         else:
             self._wire += len(data)
         super().data_received(data)
+        if self._full:
+            return
         if self._in_head and (self._head > MAX_HEAD or self._excess_of_head) and not self.transport.is_closing():
             self.send_400_response(self._excess_of_head or TOO_LARGE)
         elif (
@@ -195,8 +201,16 @@ class BoundedProtocol(HttpToolsProtocol):
             # A request is running: an error sent now would be taken for its answer.
             self.transport.abort()
 
+    def send_400_response(self, msg: str) -> None:
+        if not self._full:
+            super().send_400_response(msg)
+
+    def on_url(self, url: bytes) -> None:
+        if not self._full:
+            super().on_url(url)
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_head:  # trailers are ignored: access was decided by the headers
+        if self._full or not self._in_head:  # trailers are ignored: access was decided by the headers
             return
         self._fields += len(name) + len(value) + 3  # the least that the wire has around them
         self._field_count += 1
@@ -204,16 +218,26 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_body(self, body: bytes) -> None:
+        if self._full:
+            return
         self._body += len(body)
         super().on_body(body)
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= MAX_PIPELINED and not self._full:
+            self._full = True
+            self._unexpect()
+            self.cycle.keep_alive = False  # the last that is answered; what a client sent behind it, it may send again
+        if self._full:
+            return
         super().on_message_begin()
         self._in_head = True
         self._fields = self._field_count = 0
         self._expect(self.patience)
 
     def on_headers_complete(self) -> None:
+        if self._full:
+            return
         self._in_head, self._head, self._wire, self._body = False, 0, 0, 0
         length = next((value for name, value in self.headers if name == b"content-length"), b"0")
         size = min(int(length), self.largest_body) if length.isdigit() and len(length) < 16 else 0
@@ -278,6 +302,8 @@ class BoundedProtocol(HttpToolsProtocol):
         return HeadRefusal(400, problem) if problem else None
 
     def on_message_complete(self) -> None:
+        if self._full:
+            return
         self._unexpect()
         self._in_head = True
         super().on_message_complete()

@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 import uvloop
 
-from pdctl.engine.ipc.http_protocol import MAX_HEAD, BoundedProtocol
+from pdctl.engine.ipc.http_protocol import MAX_HEAD, MAX_PIPELINED, BoundedProtocol
 from pdctl.http_auth import MAX_FIELDS
 from tests.cases import for_each
 
@@ -196,6 +196,46 @@ def test_one_address_holds_a_part_of_the_connections(
             answer = await said(port, b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
             assert answer.endswith(b"0")
             assert await asyncio.wait_for(idle.read(), 10) == b""
+
+    asyncio.run(scenario())
+
+
+GET = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
+
+
+@for_each("many", [0, 1, 16, 17, 5000])
+@for_each(
+    "first", [b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc"]
+)
+def test_few_requests_wait_behind_one_in_progress(first: bytes, many: int) -> None:
+    """Those beyond get no answer but the end of the connection, so that the client knows it may send them again."""
+    may_end = asyncio.Event()
+    asked = 0
+
+    async def slow(scope, receive, send) -> None:
+        nonlocal asked
+        asked += 1
+        await asyncio.wait_for(may_end.wait(), 20)
+        await app(scope, receive, send)
+
+    async def scenario() -> None:
+        async with serving(slow) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(first * (1 + many) + (b"\0garbage" if many > MAX_PIPELINED else b""))
+            await asyncio.sleep(0.2)
+            assert asked == 1
+            may_end.set()
+            if many <= MAX_PIPELINED:
+                for _ in range(1 + many):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    assert head.startswith(b"HTTP/1.1 200 OK")
+                    assert b"close" not in head
+                    await reader.readexactly(1)
+            else:
+                answers = (await asyncio.wait_for(reader.read(), 20)).split(b"HTTP/1.1 200 OK")[1:]
+                assert len(answers) == 1 + MAX_PIPELINED
+                assert [b"connection: close" in one for one in answers] == [False] * MAX_PIPELINED + [True]
+            writer.close()
 
     asyncio.run(scenario())
 
