@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl
 import uvicorn
 from uvicorn.server import ServerState
 
+from pdctl.engine.config.process_log import LogRate
 from pdctl.engine.drill.fault_points import AnswerFaults, arm, raiser
 from pdctl.engine.ipc.http_protocol import BoundedProtocol, SpareConnections
 from pdctl.engine.prefill.rank_table import (
@@ -86,6 +87,7 @@ class BootstrapServer:
         self.host = host
         self.port = port
         self.table = RankTable()
+        self._rate = LogRate(log)  # for what strangers can trigger
         self._admission = admission or RegistrationCheck()
         armed = arm()
         self._faults = AnswerFaults(armed) if armed is not None else None
@@ -197,7 +199,7 @@ class BootstrapServer:
         if (method, path) in CHANGES:
             refused = self._refused(request)
             if refused is not None:
-                log.warning("Refused %s %s from %s: %s", method, path, request.peer, refused.body.decode())
+                self._rate.warning("Refused %s %s from %s: %s", method, path, request.peer, refused.body.decode())
                 return refused
         if path == "/route":
             if method == "PUT":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pdctl.deployment_secret import DeploymentSecret
+from pdctl.engine.config.process_log import BURST
 from pdctl.engine.prefill.bootstrap_server import BootstrapProtocol, BootstrapServer
 from pdctl.engine.prefill.rank_table import MAX_ROOMS, BootstrapRequest, RankTable, RegistrationCheck
 from pdctl.http_auth import sign
@@ -149,6 +150,14 @@ def test_strangers_of_many_addresses_do_not_keep_a_decode_out(monkeypatch: pytes
             with socket.create_connection((HOST, running.port), timeout=10) as client:
                 client.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
                 assert client.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_strangers_that_are_refused_again_and_again_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    server = BootstrapServer("10.0.0.1", 0, RegistrationCheck(None, SECRET))
+    for _ in range(1000):
+        assert server.answer(put()).status == 401
+    lines = [one for one in caplog.messages if one.startswith("Refused PUT /route from 10.0.0.7")]
+    assert 0 < len(lines) <= BURST + 5
 
 
 def test_a_signature_of_any_bytes_is_answered() -> None:
