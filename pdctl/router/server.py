@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import httptools
 import orjson
 
-from pdctl.http_auth import MANY_FIELDS, MAX_FIELDS, head_problem
+from pdctl.http_auth import MANY_FIELDS, MAX_FIELDS, HeadTooLarge, head_problem
 from pdctl.quick_definitions import NamedTuple
 from pdctl.router.clients import JSON, PHRASES, SHARE, AcceptLoop, Exchange, PeerShares, error_body
 from pdctl.router.log import Throttled
@@ -118,10 +118,13 @@ class ClientConnection(asyncio.Protocol):
         except httptools.HttpParserUpgrade:
             self._refused = True  # the upgrade was declined by answering in HTTP/1.1; what follows is not HTTP/1.1
         except httptools.HttpParserError as error:
-            self._refuse(400, f"not an HTTP/1.1 request: {error}")
+            if self._excess_of_head and not self._in_body:
+                self._refuse(431, self._excess_of_head)
+            else:
+                self._refuse(400, f"not an HTTP/1.1 request: {error}")
         else:
-            if not self._in_body and (self._head_size > MAX_HEAD or self._excess_of_head):
-                self._refuse(431, self._excess_of_head or TOO_LARGE)
+            if self._head_size > MAX_HEAD and not self._in_body:
+                self._refuse(431, TOO_LARGE)
             elif self._in_body and self._wire_size - self._body_size > self._body_size + MAX_FRAMING:
                 self._refuse(400, "chunk sizes, extensions and trailers are larger than the body: send larger chunks")
 
@@ -145,15 +148,13 @@ class ClientConnection(asyncio.Protocol):
             return
         self._field_size += len(name) + len(value) + 3  # the least that the wire has around them
         self._field_count += 1
-        if not self._excess_of_head:
-            self._headers.append((name.lower(), value))
+        if self._excess_of_head:
+            raise HeadTooLarge
+        self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._in_body = True
         self._body_began = self._server.now()
-        if self._excess_of_head:  # it ended in the piece that made it too large
-            self._refuse(431, self._excess_of_head)
-            return
         problem = head_problem(self._headers, self._parser.get_http_version())
         if problem:
             self._refuse(400, problem)

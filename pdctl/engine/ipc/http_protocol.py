@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from pdctl.engine.config.process_log import LogRate
-from pdctl.http_auth import MANY_FIELDS, MAX_FIELDS, head_problem
+from pdctl.http_auth import MANY_FIELDS, MAX_FIELDS, HeadTooLarge, head_problem
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 MAX_HEAD = 64 << 10  # bytes of request line and headers
 TOO_LARGE = f"The request's line and headers are larger than {MAX_HEAD} bytes."
+HEAD_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
+)
 MAX_TARGET = 8000  # bytes of a path and its query: the least that RFC 9112, 3, wants supported
 MAX_FRAMING = 64 << 10  # bytes of chunk sizes, extensions and trailers that a body may have beyond its own size
 PATIENCE = 60.0  # seconds for a head; for a body, in addition to its time at MIN_RATE
@@ -193,8 +196,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._full:
             return
-        if self._in_head and (self._head > MAX_HEAD or self._excess_of_head) and not self.transport.is_closing():
-            self.send_400_response(self._excess_of_head or TOO_LARGE)
+        if self._in_head and self._head > MAX_HEAD and not self.transport.is_closing():
+            self.send_400_response(TOO_LARGE)
         elif (
             not self._in_head and self._wire - self._body > self._body + MAX_FRAMING and not self.transport.is_closing()
         ):
@@ -202,8 +205,22 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
-        if not self._full:
+        if self._full:
+            return
+        if self._in_head and not self.idle:  # it would be taken for the answer to the request before
+            self._read_no_further()
+        elif self._in_head and self._excess_of_head:
+            reason = self._excess_of_head.encode()
+            self.transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (HEAD_TOO_LARGE, len(reason), reason))
+            self.transport.close()
+        else:
             super().send_400_response(msg)
+
+    def _read_no_further(self) -> None:
+        """Answer the requests that are complete, and end the connection: the client may send again what follows."""
+        self._full = True
+        self._unexpect()
+        self.cycle.keep_alive = False
 
     def on_url(self, url: bytes) -> None:
         if not self._full:
@@ -214,8 +231,9 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._fields += len(name) + len(value) + 3  # the least that the wire has around them
         self._field_count += 1
-        if not self._excess_of_head:
-            super().on_header(name, value)
+        if self._excess_of_head:
+            raise HeadTooLarge
+        super().on_header(name, value)
 
     def on_body(self, body: bytes) -> None:
         if self._full:
@@ -225,9 +243,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= MAX_PIPELINED and not self._full:
-            self._full = True
-            self._unexpect()
-            self.cycle.keep_alive = False  # the last that is answered; what a client sent behind it, it may send again
+            self._read_no_further()
         if self._full:
             return
         super().on_message_begin()
@@ -243,7 +259,6 @@ class BoundedProtocol(HttpToolsProtocol):
         size = min(int(length), self.largest_body) if length.isdigit() and len(length) < 16 else 0
         self._expect(self.patience + size / MIN_RATE)
         before, refusal = self.cycle, self._refusal()
-        self._fields = self._field_count = 0
         app, self.app = self.app, refusal or self.app
         super().on_headers_complete()
         self.app = app
@@ -294,8 +309,6 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _refusal(self) -> HeadRefusal | None:
         """Return the application that answers a head that no route should see; None for any other head."""
-        if self._excess_of_head:
-            return HeadRefusal(431, self._excess_of_head)
         if len(self.url) > MAX_TARGET:
             return HeadRefusal(414, f"The request's target is longer than {MAX_TARGET} bytes.")
         problem = head_problem(self.headers, self.parser.get_http_version())

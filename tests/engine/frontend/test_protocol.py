@@ -103,7 +103,7 @@ def test_a_head_without_end_is_refused() -> None:
                 b"GET /" + b"a" * 2 * MAX_HEAD,
             ):
                 # The connection ends; a client that is still sending may not see the answer.
-                assert (await said(port, flood))[:12] in (b"", b"HTTP/1.1 400")
+                assert (await said(port, flood))[:12] in (b"", b"HTTP/1.1 431", b"HTTP/1.1 400")
 
     asyncio.run(scenario())
 
@@ -114,8 +114,8 @@ def test_a_head_that_ends_in_the_piece_that_makes_it_too_large_is_refused(before
     async def scenario() -> None:
         async with serving() as port:
             answer = await said(port, before + b"GET / HTTP/1.1\r\nhost: a\r\n" + fields + b"\r\n")
-            # 400 if it came in such pieces that it was too large before it ended.
-            assert answer.split(b"HTTP/1.1 ")[-1][:3] in (b"431", b"400")
+            # 400 if it came in such pieces that it was too large before it ended. Behind another request: no answer.
+            assert answer.split(b"HTTP/1.1 ")[-1][:3] in ((b"200",) if before else (b"431", b"400"))
 
     asyncio.run(scenario())
 
@@ -141,8 +141,12 @@ def test_a_head_of_many_small_fields_is_refused_and_not_kept(
             assert (await said(port, before + fits)).count(b"HTTP/1.1 200") == (2 if before else 1)
             many = b"GET / HTTP/1.1\r\nhost: a\r\n" + b"a:b\r\n" * 10_000 + end
             answer = await said(port, before + many)
-            assert answer.split(b"HTTP/1.1 ")[-1][:3] == (b"431" if end else b"400")
-            assert answer.endswith(b"more than 256 header fields.")
+            if before:  # it has its answer, and then the connection ends
+                assert answer.startswith(b"HTTP/1.1 200 OK")
+                assert answer.count(b"HTTP/1.1 ") == 1
+            else:
+                assert answer.startswith(b"HTTP/1.1 431 ")
+                assert answer.endswith(b"more than 256 header fields.")
 
     asyncio.run(scenario())
     assert max(kept) == MAX_FIELDS
