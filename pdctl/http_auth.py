@@ -34,6 +34,14 @@ TOKEN = "router-admin"
 WINDOW = 60.0  # seconds by which two hosts' clocks may differ; a signature is valid for as long
 MAX_NONCES = 1 << 16  # remembered requests; only correctly signed ones count, so strangers cannot fill the table
 MAX_KEY = 4096  # bytes in a key file
+MAX_FIELDS = 256  # header fields of a request: in memory a small one takes twenty times its bytes
+MANY_FIELDS = f"The request has more than {MAX_FIELDS} header fields."
+
+
+class HeadTooLarge(ValueError):
+    """Raised within a parser's callback, so that the parser does not go on with a head that is refused anyway."""
+
+
 HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")  # RFC 3986, 3.2.2 and 3.2.3; empty where a target has no host
 LARGEST_SIZE = 1 << 63
 KEY_FLAGS = frozenset(("--api-key", "--admin-api-key"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import httptools
 import orjson
 
-from pdctl.http_auth import declared_size, head_problem
+from pdctl.http_auth import MANY_FIELDS, MAX_FIELDS, HeadTooLarge, declared_size, head_problem
 from pdctl.quick_definitions import NamedTuple
 from pdctl.router.clients import JSON, PHRASES, SHARE, AcceptLoop, Exchange, PeerShares, error_body
 from pdctl.router.log import Throttled
@@ -63,8 +63,10 @@ class ClientConnection(asyncio.Protocol):
         self._held = 0  # bytes of this client's bodies that are counted in `server.held`
         self._body_began = 0.0
         # `field`: of headers as they were parsed; `wire`: of a body, including the chunk framing.
-        self._body_size = self._head_size = self._field_size = self._wire_size = 0
+        self._body_size = self._head_size = self._field_size = self._wire_size = self._field_count = 0
         self._in_body = self._refused = self._partial = self._served = False
+        self._unsent = 0  # bytes of answers that were still to be sent when this was last looked at
+        self._unread = False  # whether so much of the answers is still to be sent that the client gets no further one
         self._excess = ""  # the answer to the first request that was one too many, once those before it have theirs
         self.chunks = True
         self.peer = ""
@@ -116,7 +118,10 @@ class ClientConnection(asyncio.Protocol):
         except httptools.HttpParserUpgrade:
             self._refused = True  # the upgrade was declined by answering in HTTP/1.1; what follows is not HTTP/1.1
         except httptools.HttpParserError as error:
-            self._refuse(400, f"not an HTTP/1.1 request: {error}")
+            if self._excess_of_head and not self._in_body:
+                self._refuse(431, self._excess_of_head)
+            else:
+                self._refuse(400, f"not an HTTP/1.1 request: {error}")
         else:
             if self._head_size > MAX_HEAD and not self._in_body:
                 self._refuse(431, TOO_LARGE)
@@ -124,12 +129,16 @@ class ClientConnection(asyncio.Protocol):
                 self._refuse(400, "chunk sizes, extensions and trailers are larger than the body: send larger chunks")
 
     def pause_writing(self) -> None:
+        self._unread = True
         if self._current is not None and self._current.source is not None:
             self._current.source.pause()
 
     def resume_writing(self) -> None:
+        self._unread = False
         if self._current is not None and self._current.source is not None:
             self._current.source.resume()
+        elif self._waiting:
+            self._server.loop.call_soon(self._next)
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -138,15 +147,14 @@ class ClientConnection(asyncio.Protocol):
         if self._in_body:  # a trailer is not a header: the request was screened before it came
             return
         self._field_size += len(name) + len(value) + 3  # the least that the wire has around them
-        if self._field_size <= MAX_HEAD:
-            self._headers.append((name.lower(), value))
+        self._field_count += 1
+        if self._excess_of_head:
+            raise HeadTooLarge
+        self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._in_body = True
         self._body_began = self._server.now()
-        if self._field_size > MAX_HEAD:  # it ended in the piece that made it too large
-            self._refuse(431, TOO_LARGE)
-            return
         problem = head_problem(self._headers, self._parser.get_http_version())
         if problem:
             self._refuse(400, problem)
@@ -197,9 +205,9 @@ class ClientConnection(asyncio.Protocol):
         exchange.keep_alive = self._parser.should_keep_alive() and not self._parser.should_upgrade()
         self.chunks = self._parser.get_http_version() != "1.0"
         self._url, self._headers, self._body, self._buffer = b"", [], [], None
-        self._body_size = self._head_size = self._field_size = self._wire_size = 0
+        self._body_size = self._head_size = self._field_size = self._wire_size = self._field_count = 0
         self._in_body = self._partial = False
-        if self._current is None:
+        if self._current is None and not self._unread:
             self._begin(exchange)
         elif len(self._waiting) < MAX_PIPELINED:
             self._waiting.append(exchange)
@@ -221,15 +229,23 @@ class ClientConnection(asyncio.Protocol):
         self._current = None
         self._served = True
         self._release(len(exchange.body))
+        self._unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        self.deadline = self._server.now() + self._limits.idle_timeout
         if not exchange.keep_alive or self.leaving:
             self.close()
         elif self._waiting:
-            self._server.loop.call_soon(self._next)
+            if not self._unread:
+                self._server.loop.call_soon(self._next)
         elif self._excess:
             self._refused = False
             self._refuse(503, self._excess)
-        else:
-            self.deadline = self._server.now() + self._limits.idle_timeout
+
+    @property
+    def _excess_of_head(self) -> str:
+        """What the head that is being parsed has too much of; empty if nothing."""
+        if self._field_count > MAX_FIELDS:
+            return MANY_FIELDS
+        return TOO_LARGE if self._field_size > MAX_HEAD else ""
 
     @property
     def leaving(self) -> bool:
@@ -262,8 +278,12 @@ class ClientConnection(asyncio.Protocol):
             self._transport.abort()
 
     def expire(self) -> None:
-        """Give up on a client whose deadline passed without a complete request."""
-        if self._partial and not self._refused:
+        """Give up on a client whose deadline passed without a complete request, unless it still reads its answer."""
+        unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        if 0 < unsent < self._unsent:
+            self._unsent = unsent
+            self.deadline = self._server.now() + self._limits.idle_timeout
+        elif self._partial and not self._refused:
             self._refuse(408, f"the rest of the request did not come within {self._limits.read_timeout:g} s")
         else:
             self.cut()
@@ -280,7 +300,7 @@ class ClientConnection(asyncio.Protocol):
         self._server.handle(exchange)
 
     def _next(self) -> None:
-        if self._waiting and self._current is None:
+        if self._waiting and self._current is None and not self._unread:
             self._begin(self._waiting.popleft())
 
     def turn_away(self) -> None:
@@ -306,7 +326,8 @@ class ClientConnection(asyncio.Protocol):
         self._refused = True
         self._body.clear()
         self._buffer = None
-        if self._current is None and self._transport is not None and not self._transport.is_closing():
+        owes = self._current is not None or bool(self._waiting)
+        if not owes and self._transport is not None and not self._transport.is_closing():
             body = orjson.dumps(error_body(message, kind, PHRASES[status].decode()))
             self.write(
                 b"HTTP/1.1 %d %b\r\n%bconnection: close\r\ncontent-length: %d\r\n\r\n%b"
@@ -315,7 +336,7 @@ class ClientConnection(asyncio.Protocol):
             if self._transport.can_write_eof():
                 self._transport.write_eof()
             self.deadline = self._server.now() + LINGER
-        elif self._current is not None:
+        elif owes:
             self._end_behind()
         else:
             self.cut()

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
 
+import pytest
+
+from pdctl.http_auth import MAX_FIELDS
+from pdctl.router.clients import Exchange
+from pdctl.router.manage import Management
+from pdctl.router.server import MAX_PIPELINED
 from tests.cases import for_each
-from tests.router.fleet import Client, fleet, until
+from tests.router.fleet import Client, Fleet, fleet, until
 from tests.router.workers import Way, after, events, fine, hang
 
 CHUNKED = b"POST /generate HTTP/1.1\r\nhost: r\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -147,6 +155,77 @@ def test_a_length_may_have_thousands_of_leading_zeros() -> None:
     asyncio.run(scenario())
 
 
+LARGE = 1 << 20
+HEALTH = b"GET /health HTTP/1.1\r\nhost: r\r\n\r\n"
+
+
+async def narrow(made: Fleet) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect as a client that takes little before it reads."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", made.port))
+    return await asyncio.open_connection(sock=sock, limit=1024)
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, size: int) -> list[Exchange]:
+    """Let /health answer with so many bytes; return the requests that were begun."""
+    begun: list[Exchange] = []
+
+    async def large(self: Management, exchange: Exchange, rest: str) -> None:
+        begun.append(exchange)
+        exchange.respond(200, b"", b"x" * size)
+
+    monkeypatch.setattr(Management, "_alive", large)
+    return begun
+
+
+def test_who_reads_no_answer_gets_no_further_one_until_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the answers to what a client sends ahead would fill the router's memory."""
+    begun = answering(monkeypatch, LARGE)
+
+    async def scenario() -> None:
+        async with fleet() as made:
+            reader, writer = await narrow(made)
+            for _ in range(40):
+                writer.write(HEALTH)
+                await asyncio.sleep(0.01)
+            (connection,) = (one for one in made.router._server.connections if one._waiting)
+            assert len(begun) < 20  # the kernel takes some MB
+            assert len(connection._waiting) == MAX_PIPELINED
+            assert connection._transport.get_write_buffer_size() <= 2 * LARGE
+            for _ in range(len(begun) + MAX_PIPELINED):
+                assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+                await reader.readexactly(LARGE)
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 503")
+            writer.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("ahead", [b"", HEALTH * 3, b"GET", b"\0garbage"], ids=["", "requests", "a part", "garbage"])
+@pytest.mark.parametrize("extra", [b"", b"connection: close\r\n"], ids=["", "close"])
+def test_who_stops_reading_an_answer_is_cut_off_and_who_reads_slowly_is_not(
+    monkeypatch: pytest.MonkeyPatch, ahead: bytes, extra: bytes
+) -> None:
+    answering(monkeypatch, 20 * LARGE)
+
+    async def scenario() -> None:
+        async with fleet(idle_timeout=0.3, read_timeout=0.3) as made:
+            reader, writer = await narrow(made)
+            writer.write(HEALTH.replace(b"host", extra + b"host") + ahead)
+            await reader.readuntil(b"\r\n\r\n")
+            for _ in range(4):  # longer than both time limits and the second between two looks at them
+                await reader.readexactly(3 * LARGE)
+                await asyncio.sleep(0.6)
+            await until(lambda: not made.router._server.connections, "no connection")
+            with contextlib.suppress(ConnectionError):
+                assert len(await reader.read(20 * LARGE)) < 8 * LARGE
+            writer.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_client_that_waits_for_100_continue_gets_it() -> None:
     async def scenario() -> None:
         async with fleet() as made, made.client() as client:
@@ -165,7 +244,9 @@ def test_a_client_that_waits_for_100_continue_gets_it() -> None:
         (b"HELLO\r\n\r\n", 400, "not an HTTP/1.1 request"),
         (b"\x16\x03\x01\x02\x00\x01", 400, "not an HTTP/1.1 request"),
         (b"GET / HTTP/1.1\r\nx: " + b"y" * 70_000, 431, "65536 bytes"),
-        (b"GET /health HTTP/1.1\r\nhost: r\r\n" + b"a:b\r\n" * 20_000 + b"\r\n", 431, "65536 bytes"),
+        (b"GET /health HTTP/1.1\r\nhost: r\r\n" + b"a:b\r\n" * 20_000 + b"\r\n", 431, "header"),
+        (b"GET /health HTTP/1.1\r\nhost: r\r\n" + b"a:b\r\n" * MAX_FIELDS + b"\r\n", 431, "256 header fields"),
+        (b"GET /health HTTP/1.1\r\nhost: r\r\n" + b"a:b\r\n" * (MAX_FIELDS + 1), 431, "256 header fields"),
         (b"GET /health HTTP/1.1\r\nhost: r\r\nx: " + b"y" * (1 << 16) + b"\r\n\r\n", 431, "65536 bytes"),
         (b"GET /health HTTP/1.1\r\n\r\n", 400, "no Host header"),
         (b"GET /health HTTP/1.1\r\nhost: r\r\nHost: r\r\n\r\n", 400, "2 Host headers"),

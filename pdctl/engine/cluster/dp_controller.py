@@ -21,7 +21,7 @@ import zmq
 from pdctl import lifeline
 from pdctl.engine.cluster import rank_processes
 from pdctl.engine.config.instance_args import ServerArgs, Whereabouts
-from pdctl.engine.config.process_log import configure, hit_an_exception
+from pdctl.engine.config.process_log import LogRate, configure, hit_an_exception
 from pdctl.engine.drill import fault_points
 from pdctl.engine.ipc.channels import Channels, Here, keys_of, local_input, meet
 from pdctl.engine.ipc.messages import (
@@ -120,6 +120,7 @@ def dispatch(
 ) -> None:
     """Dispatch until a Stop, which every group gets too. `after` returns how to choose after a switch to a role."""
     reach = fault_points.raiser("thread.dp-controller")
+    rate = LogRate(log)
     while True:
         frame = source.recv()
         if reach is not None:
@@ -127,7 +128,7 @@ def dispatch(
         try:
             request: Request = request_codec.decode(frame)
         except FrameError as error:
-            log.warning("Dropping malformed frame: %s", error)
+            rate.warning("Dropping malformed frame: %s", error)
             continue
         if isinstance(request, Generate):
             rank = choose(request)

@@ -111,10 +111,13 @@ class NodeWire:
         writer: asyncio.StreamWriter,
         secret: DeploymentSecret | None = None,
         node0: bool = False,
+        rate: LogRate | None = None,
     ) -> None:
+        """`rate`: for what strangers can trigger, shared by all connections of a listener."""
         self._reader, self._writer = reader, writer
         self._secret = secret
         self._node0 = node0
+        self._rate = rate or LogRate(log)
         self._nonce = secrets.token_bytes(NONCE)
         self._both = b""  # nonces, node 0's first; empty before the greetings
         self._sent = self._received = 0
@@ -160,7 +163,7 @@ class NodeWire:
         except (asyncio.IncompleteReadError, OSError):
             return None
         except FrameError as error:
-            log.warning("Dropping malformed frame: %s", error)
+            self._rate.warning("Dropping malformed frame: %s", error)
             return None
 
     def send(self, word: Word) -> None:
@@ -210,7 +213,8 @@ class Nodes:
         if len(self._serving) - len(self._wires) >= MOST_UNKNOWN:
             writer.close()
             return
-        task = asyncio.get_running_loop().create_task(self._serve(NodeWire(reader, writer, self._secret, node0=True)))
+        wire = NodeWire(reader, writer, self._secret, node0=True, rate=self._rate)
+        task = asyncio.get_running_loop().create_task(self._serve(wire))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
 

@@ -16,6 +16,7 @@ import zmq
 
 from pdctl.engine.cluster.dp_controller import LEAST_LOADED, resolve
 from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST, Whereabouts
+from pdctl.engine.config.process_log import LogRate
 from pdctl.engine.drill import fault_points
 from pdctl.engine.frontend.intake import Pace, Turns
 from pdctl.engine.frontend.request_bodies import HttpRefusal
@@ -395,6 +396,7 @@ class SchedulerSocket:
     def __init__(self, args: ServerArgs, ipc_dir: Path, receive: Callable[[Reply], None], lose: Tell) -> None:
         """`receive` is called with every reply, `lose` with the reason if no more can be read."""
         self._receive = receive
+        self._rate = LogRate(log)
         self._reach = fault_points.raiser("thread.tokenizer-manager")
         self._loop = asyncio.get_running_loop()
         self._context: zmq.Context[Socket] = zmq.Context()
@@ -432,7 +434,7 @@ class SchedulerSocket:
             try:
                 self._receive(reply_codec.decode(frame))
             except FrameError as error:
-                log.warning("Dropping malformed frame: %s", error)
+                self._rate.warning("Dropping malformed frame: %s", error)
 
     def close(self) -> None:
         self._loop.remove_reader(self._replies.fileno())

@@ -10,18 +10,24 @@ four groups each would take a twentieth of a core.
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 from pdctl.engine.model.linear import padded
 from pdctl.errors import NotReadyError
 from pdctl.layout.shape import RankPlace, Shape, place
+from pdctl.loopback import fix_of_listening
+from pdctl.name_lookup import look_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -30,6 +36,7 @@ Cut = tuple[tuple[int, ...], ...]  # world ranks of each group
 
 JOIN_TIMEOUT = 120.0  # seconds until every rank must have called
 STEP_TIMEOUT = 300.0  # seconds one collective may take before the group is abandoned
+BACKLOG = 2048  # ranks that may wait to be accepted
 SHARED = "gloo_shared"
 PLAIN = "gloo"
 
@@ -201,24 +208,38 @@ class Groups:
 
 
 def _meet(world_rank: int, world_size: int, init_method: str, join_timeout: float, on_gpu: bool) -> None:
+    where = urlsplit(init_method)
+    host, port = where.hostname or "", where.port or 0
+    timeout = timedelta(seconds=join_timeout)
+    listening = None if world_rank else _listen(host, port, f"rank 0 of {world_size} cannot listen at {init_method}")
     try:
+        store = TCPStore(host, port, world_size, world_rank == 0, timeout, master_listen_fd=listening)
         dist.init_process_group(
-            "nccl" if on_gpu else backend(),
-            init_method=init_method,
-            rank=world_rank,
-            world_size=world_size,
-            timeout=timedelta(seconds=join_timeout),
+            "nccl" if on_gpu else backend(), store=store, rank=world_rank, world_size=world_size, timeout=timeout
         )
     except (dist.DistError, RuntimeError) as error:
-        if "EADDRINUSE" in str(error):  # raised at once, on the rank that should listen there
-            raise NotReadyError(
-                f"rank {world_rank} of {world_size} cannot listen at {init_method}, where the ranks meet: the port of "
-                "--dist-init-addr is taken",
-                "give another --dist-init-addr, the same to every node; without one, on one node, start again",
-            ) from None
         raise NotReadyError(
             f"rank {world_rank} of {world_size} waited {join_timeout:g} s for the others at {init_method}: {error}"
         ) from error
+
+
+def _listen(host: str, port: int, failed: str) -> int:
+    """Return a socket that listens where the ranks meet. Raise NotReadyError, which begins with `failed`.
+
+    torch itself would listen on all addresses of this machine, also where `host` is the loopback address.
+    """
+    try:
+        found = look_up(host, port)[0]
+        with socket.socket(found.family, found.kind, found.proto) as listening:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(found.sockaddr)
+            listening.listen(BACKLOG)
+            return listening.detach()
+    except OSError as error:
+        taken = error.errno == errno.EADDRINUSE
+        why = "the port of --dist-init-addr is taken" if taken else error.strerror or str(error)
+        fix = "give another --dist-init-addr, the same to every node; without one, on one node, start again"
+        raise NotReadyError(f"{failed}, where the ranks meet: {why}", fix_of_listening(error, host, fix)) from None
 
 
 def _cut(ranks: Sequence[RankPlace], key: Callable[[RankPlace], Hashable]) -> Cut:

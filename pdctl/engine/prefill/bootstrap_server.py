@@ -16,8 +16,9 @@ from urllib.parse import parse_qsl
 import uvicorn
 from uvicorn.server import ServerState
 
+from pdctl.engine.config.process_log import LogRate
 from pdctl.engine.drill.fault_points import AnswerFaults, arm, raiser
-from pdctl.engine.ipc.http_protocol import BoundedProtocol
+from pdctl.engine.ipc.http_protocol import BoundedProtocol, SpareConnections
 from pdctl.engine.prefill.rank_table import (
     BootstrapRequest,
     BootstrapResponse,
@@ -53,6 +54,7 @@ class BootstrapProtocol(BoundedProtocol):
     """Each decode rank asks over one short connection; a host has at most a few dozen ranks."""
 
     held: ClassVar[Counter[str]] = Counter()
+    spare: ClassVar[SpareConnections] = SpareConnections()
     patience: ClassVar[float] = 10.0  # seconds for a head, and as many for a body
     most: ClassVar[int] = 1024
     of_one_peer: ClassVar[int] = 256
@@ -62,9 +64,10 @@ class BootstrapProtocol(BoundedProtocol):
         super().connection_made(transport)
         self.access_log = False  # `access_log=False` in the config would remove the handlers of the whole process
 
-    def _least_missed(self, peer: str) -> BoundedProtocol | None:
+    @property
+    def may_make_room(self) -> bool:
         """An honest request is small and comes in one piece, so that one without an end makes room, too."""
-        return super()._least_missed(peer) or next((one for one in self._of(peer) if one.partial), None)
+        return self.idle or self.partial
 
     def on_headers_complete(self) -> None:
         self.scope[HANG_UP] = self.transport.abort  # type: ignore[literal-required]
@@ -84,6 +87,7 @@ class BootstrapServer:
         self.host = host
         self.port = port
         self.table = RankTable()
+        self._rate = LogRate(log)  # for what strangers can trigger
         self._admission = admission or RegistrationCheck()
         armed = arm()
         self._faults = AnswerFaults(armed) if armed is not None else None
@@ -195,7 +199,7 @@ class BootstrapServer:
         if (method, path) in CHANGES:
             refused = self._refused(request)
             if refused is not None:
-                log.warning("Refused %s %s from %s: %s", method, path, request.peer, refused.body.decode())
+                self._rate.warning("Refused %s %s from %s: %s", method, path, request.peer, refused.body.decode())
                 return refused
         if path == "/route":
             if method == "PUT":

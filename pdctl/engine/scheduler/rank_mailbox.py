@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
+from pdctl.engine.config.process_log import LogRate
 from pdctl.engine.ipc.channels import Here, Line, meet, own_ip
 from pdctl.engine.ipc.messages import FrameError, Reply, Request, reply_codec, request_codec
 
@@ -46,7 +47,7 @@ class Mailbox:
         self, shape: Shape, rank: RankPlace, tokenizer: str, logger: Logger, keys: SocketKeys | None = None
     ) -> None:
         """`keys`: for all sockets, if they use TCP."""
-        self._log = logger
+        self._rate = LogRate(logger)
         self._keys = keys
         self._shape = shape
         self._rank = rank
@@ -208,7 +209,7 @@ class Mailbox:
         try:
             return request_codec.decode(frame)
         except FrameError as error:
-            self._log.warning("Dropping malformed frame: %s", error)
+            self._rate.warning("Dropping malformed frame: %s", error)
             return None
 
     def send(self, reply: Reply) -> None:

@@ -6,12 +6,16 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import zmq
 
 from pdctl.deployment_secret import ENV, DeploymentSecret
-from pdctl.engine.cluster.node_links import Leaving, NodeHello, NodeWire, Up, Word
+from pdctl.engine.cluster.node_links import Leaving, NodeHello, Nodes, NodeWire, Up, Word
+from pdctl.engine.cluster.rank_processes import Ranks
+from pdctl.engine.config.instance_args import ServerArgs
+from pdctl.engine.config.process_log import BURST
 from pdctl.engine.ipc.channels import Everybody, Here, Meeting, SocketKeys, meet, meeting_codec
 from pdctl.errors import NotReadyError
 
@@ -59,6 +63,24 @@ def test_words_of_both_sides_arrive(secret: DeploymentSecret | None) -> None:
             assert await node.receive() == Up()
 
     asyncio.run(talk())
+
+
+def test_connections_of_strangers_do_not_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    args = ServerArgs(model_path="m", nnodes=2, tp_size=2, dist_init_addr="127.0.0.1:9")
+    nodes = Nodes(args, Ranks(args, tmp_path), lambda: None, ONE)
+
+    async def talk() -> None:
+        await nodes.open(("127.0.0.1", 0))
+        address = nodes._server.sockets[0].getsockname()
+        for _ in range(3 * BURST):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write((100).to_bytes(4, "big") + b"x" * 100)
+            await reader.read()
+            writer.close()
+        await nodes.close()
+
+    asyncio.run(talk())
+    assert 0 < len([one for one in caplog.messages if one.startswith("Dropping malformed frame")]) < 2 * BURST
 
 
 @pytest.mark.parametrize(("far", "near"), [(ONE, None), (None, ONE)])

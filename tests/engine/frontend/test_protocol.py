@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 import uvicorn
 import uvloop
 
-from pdctl.engine.ipc.http_protocol import MAX_HEAD, BoundedProtocol
+from pdctl.engine.ipc.http_protocol import MAX_HEAD, MAX_PIPELINED, BoundedProtocol
+from pdctl.http_auth import MAX_FIELDS
 from tests.cases import for_each
 
 
@@ -101,7 +103,7 @@ def test_a_head_without_end_is_refused() -> None:
                 b"GET /" + b"a" * 2 * MAX_HEAD,
             ):
                 # The connection ends; a client that is still sending may not see the answer.
-                assert (await said(port, flood))[:12] in (b"", b"HTTP/1.1 400")
+                assert (await said(port, flood))[:12] in (b"", b"HTTP/1.1 431", b"HTTP/1.1 400")
 
     asyncio.run(scenario())
 
@@ -112,10 +114,42 @@ def test_a_head_that_ends_in_the_piece_that_makes_it_too_large_is_refused(before
     async def scenario() -> None:
         async with serving() as port:
             answer = await said(port, before + b"GET / HTTP/1.1\r\nhost: a\r\n" + fields + b"\r\n")
-            # 400 if it came in such pieces that it was too large before it ended.
-            assert answer.split(b"HTTP/1.1 ")[-1][:3] in (b"431", b"400")
+            # 400 if it came in such pieces that it was too large before it ended. Behind another request: no answer.
+            assert answer.split(b"HTTP/1.1 ")[-1][:3] in ((b"200",) if before else (b"431", b"400"))
 
     asyncio.run(scenario())
+
+
+@for_each("end", [b"\r\n", b""], ids=["whole", "without end"])
+@pytest.mark.parametrize("before", [b"", b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"], ids=["alone", "pipelined"])
+def test_a_head_of_many_small_fields_is_refused_and_not_kept(
+    monkeypatch: pytest.MonkeyPatch, before: bytes, end: bytes
+) -> None:
+    """In memory such a head takes twenty times its bytes on the wire."""
+    kept: list[int] = []
+    lost = BoundedProtocol.connection_lost
+
+    def count(self: BoundedProtocol, error: Exception | None) -> None:
+        kept.append(len(self.headers))
+        lost(self, error)
+
+    monkeypatch.setattr(BoundedProtocol, "connection_lost", count)
+
+    async def scenario() -> None:
+        async with serving() as port:
+            fits = b"GET / HTTP/1.1\r\nconnection: close\r\nhost: a\r\n" + b"a:b\r\n" * (MAX_FIELDS - 2) + b"\r\n"
+            assert (await said(port, before + fits)).count(b"HTTP/1.1 200") == (2 if before else 1)
+            many = b"GET / HTTP/1.1\r\nhost: a\r\n" + b"a:b\r\n" * 10_000 + end
+            answer = await said(port, before + many)
+            if before:  # it has its answer, and then the connection ends
+                assert answer.startswith(b"HTTP/1.1 200 OK")
+                assert answer.count(b"HTTP/1.1 ") == 1
+            else:
+                assert answer.startswith(b"HTTP/1.1 431 ")
+                assert answer.endswith(b"more than 256 header fields.")
+
+    asyncio.run(scenario())
+    assert max(kept) == MAX_FIELDS
 
 
 @pytest.mark.parametrize(
@@ -166,6 +200,90 @@ def test_one_address_holds_a_part_of_the_connections(
             answer = await said(port, b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
             assert answer.endswith(b"0")
             assert await asyncio.wait_for(idle.read(), 10) == b""
+
+    asyncio.run(scenario())
+
+
+GET = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
+
+
+@for_each("many", [0, 1, 16, 17, 5000])
+@for_each(
+    "first", [b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc"]
+)
+def test_few_requests_wait_behind_one_in_progress(first: bytes, many: int) -> None:
+    """Those beyond get no answer but the end of the connection, so that the client knows it may send them again."""
+    may_end = asyncio.Event()
+    asked = 0
+
+    async def slow(scope, receive, send) -> None:
+        nonlocal asked
+        asked += 1
+        await asyncio.wait_for(may_end.wait(), 20)
+        await app(scope, receive, send)
+
+    async def scenario() -> None:
+        async with serving(slow) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(first * (1 + many) + (b"\0garbage" if many > MAX_PIPELINED else b""))
+            await asyncio.sleep(0.2)
+            assert asked == 1
+            may_end.set()
+            if many <= MAX_PIPELINED:
+                for _ in range(1 + many):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    assert head.startswith(b"HTTP/1.1 200 OK")
+                    assert b"close" not in head
+                    await reader.readexactly(1)
+            else:
+                answers = (await asyncio.wait_for(reader.read(), 20)).split(b"HTTP/1.1 200 OK")[1:]
+                assert len(answers) == 1 + MAX_PIPELINED
+                assert [b"connection: close" in one for one in answers] == [False] * MAX_PIPELINED + [True]
+            writer.close()
+
+    asyncio.run(scenario())
+
+
+async def held_by(port: int, address: str, stack: contextlib.AsyncExitStack) -> asyncio.StreamReader:
+    """Open a connection that asks once and then stays idle; return its reader."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
+    stack.callback(writer.close)
+    writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    assert (await reader.readuntil(b"\r\n\r\n0")).startswith(b"HTTP/1.1 200")
+    return reader
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere loopback has one address")
+def test_other_addresses_that_hold_all_connections_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoundedProtocol, "most", 4)
+    monkeypatch.setattr(BoundedProtocol, "of_one_peer", 2)
+
+    async def scenario() -> None:
+        async with serving() as port, contextlib.AsyncExitStack() as stack:
+            idle = [await held_by(port, f"127.0.0.{4 - n // 2}", stack) for n in range(4)]
+            for gone in range(3):  # each of the honest clients leaves before the next one comes, so that one makes room
+                assert (await said(port, b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")).endswith(b"0")
+                while BoundedProtocol.held["127.0.0.1"]:
+                    await asyncio.sleep(0.01)
+                if gone == 0:
+                    assert await asyncio.wait_for(idle[0].read(), 10) == b""  # the one that was idle longest
+                assert not any(one.at_eof() for one in idle[1:])
+            assert sum(BoundedProtocol.held.values()) == 3
+
+    asyncio.run(scenario())
+
+
+def test_of_one_address_that_is_idle_longest_makes_room_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoundedProtocol, "of_one_peer", 3)
+
+    async def scenario() -> None:
+        async with serving() as port, contextlib.AsyncExitStack() as stack:
+            idle = [await held_by(port, "127.0.0.1", stack) for _ in range(3)]
+            for one in idle:
+                await held_by(port, "127.0.0.1", stack)
+                assert await asyncio.wait_for(one.read(), 10) == b""
+                assert BoundedProtocol.held["127.0.0.1"] == 3
+        assert BoundedProtocol.spare.first() is None
 
     asyncio.run(scenario())
 

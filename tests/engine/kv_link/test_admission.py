@@ -6,9 +6,13 @@ import contextlib
 import json
 import select
 import socket
+import sys
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from pdctl.deployment_secret import DeploymentSecret
+from pdctl.engine.config.process_log import BURST
 from pdctl.engine.prefill.bootstrap_server import BootstrapProtocol, BootstrapServer
 from pdctl.engine.prefill.rank_table import MAX_ROOMS, BootstrapRequest, RankTable, RegistrationCheck
 from pdctl.http_auth import sign
@@ -125,6 +129,35 @@ def test_one_peer_holds_a_bounded_number_of_connections() -> None:
         closed, _, _ = select.select(held[:-1], [], [], 10)
         assert len(closed) == 1, "one connection was closed for it"
     assert not BootstrapProtocol.held or sum(BootstrapProtocol.held.values()) <= most
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere loopback has one address")
+@for_each("sent", [b"", b"GET /he", b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n", b"PUT /route HTTP/1.1\r\n"])
+def test_strangers_of_many_addresses_do_not_keep_a_decode_out(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    """A decode that cannot ask a prefill's bootstrap server takes that prefill for dead."""
+    monkeypatch.setattr(BootstrapProtocol, "most", 8)
+    monkeypatch.setattr(BootstrapProtocol, "of_one_peer", 2)
+    with bootstrap() as running, contextlib.ExitStack() as stack:
+        for number in range(10):
+            stranger = socket.socket()
+            stack.enter_context(stranger)
+            stranger.bind((f"127.0.0.{2 + number // 2}", 0))
+            stranger.connect((HOST, running.port))
+            stranger.sendall(sent)
+            if sent.endswith(b"\r\n\r\n"):
+                assert stranger.recv(100).startswith(b"HTTP/1.1 200")
+        for _ in range(3):
+            with socket.create_connection((HOST, running.port), timeout=10) as client:
+                client.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+                assert client.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_strangers_that_are_refused_again_and_again_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    server = BootstrapServer("10.0.0.1", 0, RegistrationCheck(None, SECRET))
+    for _ in range(1000):
+        assert server.answer(put()).status == 401
+    lines = [one for one in caplog.messages if one.startswith("Refused PUT /route from 10.0.0.7")]
+    assert 0 < len(lines) <= BURST + 5
 
 
 def test_a_signature_of_any_bytes_is_answered() -> None:

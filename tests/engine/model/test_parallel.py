@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -60,6 +63,32 @@ def test_a_rank_that_waits_alone_says_for_whom() -> None:
     init = f"tcp://127.0.0.1:{free_port()}"
     with pytest.raises(NotReadyError, match=f"rank 1 of 2 waited 1 s for the others at {init}"):
         Groups.join(Shape(tp=2, nnodes=1), 1, 0, "cpu", init, join_timeout=1.0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere loopback has one address")
+def test_ranks_meet_at_the_given_address_and_at_no_other(tmp_path: Path) -> None:
+    """torch alone listens on every address, whatever --host and --dist-init-addr say."""
+    port = free_port()
+    told: list[str] = []
+
+    def join() -> None:
+        with pytest.raises(NotReadyError) as error:
+            Groups.join(Shape(tp=2, nnodes=1), 0, 0, "cpu", f"tcp://127.0.0.1:{port}", join_timeout=3.0)
+        told.append(str(error.value))
+
+    rank = threading.Thread(target=join)
+    rank.start()
+    while not reaches("127.0.0.1", port):
+        assert rank.is_alive()
+    assert not reaches("127.0.0.2", port)
+    rank.join()
+    assert "rank 0 of 2 waited 3 s for the others" in told[0]
+
+
+def reaches(host: str, port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=5):
+        return True
+    return False
 
 
 def test_a_meeting_place_that_is_taken_is_said_at_once() -> None:
