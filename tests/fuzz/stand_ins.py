@@ -63,6 +63,12 @@ class Taker(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         self.data += data
 
+    def pause_reading(self) -> None:
+        """All that the peer sent has been read before."""
+
+    def resume_reading(self) -> None:
+        """As above."""
+
     def is_closing(self) -> bool:
         return self._closing
 
