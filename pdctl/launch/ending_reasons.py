@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from pdctl.engines.base import Row
-    from pdctl.launch.deployment import Spec
+    from pdctl.launch.deployment import ServerRole, Spec
     from pdctl.launch.run_directory import RunDir
     from pdctl.launch.run_record import Run
     from pdctl.launch.runtime import Paired
@@ -156,11 +156,11 @@ def died(
     return RunOutcome(f"{process.name} {in_words(exit)} {moment}.{tries}{alone} {told}", code=int(ExitCode.FINDINGS))
 
 
-def alone(spec: Spec, several: bool) -> str:
-    """Why `keep-serving` does not restart `spec`. `several`: its role had other instances, which were given up."""
+def alone(role: ServerRole, several: bool) -> str:
+    """Why `keep-serving` does not restart an instance. `several`: its role had others, which were given up."""
     if several:
-        return f"no other {spec.role.value} is left"
-    return f"it was the only {spec.role.value}, and keep-serving restarts none that is; --on-death instance does"
+        return f"no other {role.value} is left"
+    return f"it was the only {role.value}, and keep-serving restarts none that is; --on-death instance does"
 
 
 def start_timed_out(

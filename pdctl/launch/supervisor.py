@@ -357,7 +357,7 @@ class Supervisor:
             process = self._journal.run.process(name)
             alone = ""
             if self._served and policy is OnDeath.KEEP_SERVING and not keeps_serving:
-                alone = ending_reasons.alone(spec, bool(self._given_up))
+                alone = ending_reasons.alone(self._role(instance), bool(self._given_up))
             raise Ending(ending_reasons.died(self._journal.directory, process, message.exit, ready_at, tries, alone))
         self._forget(spec)
         hopeless = self._runtime.beyond_help(self._nodes(instance))
@@ -397,7 +397,7 @@ class Supervisor:
         others = self._peers(instance)
         if not others:
             process = self._journal.run.process(message.name)
-            alone = f"{instance} stays down ({why}), and no other {self._nodes(instance)[0].role.value} is left"
+            alone = f"{instance} stays down ({why}), and no other {self._role(instance).value} is left"
             raise Ending(ending_reasons.died(self._journal.directory, process, message.exit, ready_at, 0, alone))
         rest = ", ".join(spec.instance for spec in others)
         self._journal.note(
@@ -405,14 +405,16 @@ class Supervisor:
         )
         self._end_the_others(instance)
 
+    def _role(self, instance: str) -> ServerRole:
+        """The role that the instance has now: the planned one, unless it was switched."""
+        turned = turned_instances.read_roles(self._journal.directory.path).get(instance)
+        return turned.role if turned is not None else self._nodes(instance)[0].role
+
     def _peers(self, instance: str) -> list[Spec]:
-        """The other instances of the same role that have not been given up. A router has none."""
-        role = self._nodes(instance)[0].role
-        return [
-            spec
-            for spec in self._deployment.servers
-            if spec.role is role and spec.instance != instance and spec.instance not in self._given_up
-        ]
+        """The other instances that have the same role now and have not been given up. A router has none."""
+        role = self._role(instance)
+        others = (spec for spec in self._deployment.servers if spec.instance not in (instance, *self._given_up))
+        return [spec for spec in others if self._role(spec.instance) is role]
 
     def _backoff(self, tries: int) -> float:
         return float(min(self._options.backoff * 2 ** (tries - 1), self._options.backoff_max))

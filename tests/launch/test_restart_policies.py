@@ -14,6 +14,7 @@ from pdctl.launch.deployment import Deployment, LaunchOptions, OnDeath, ServerRo
 from pdctl.launch.run_opening import open_run
 from pdctl.launch.run_record import EventKind, Run, RunEvent, RunOutcome, State
 from pdctl.launch.supervisor import STEADY, Supervisor
+from pdctl.launch.turned_instances import TurnedInstance, note_role
 from tests.launch.conftest import deploy, standin
 from tests.launch.virtual import EPOCH, VirtualMailbox, VirtualRuntime, VirtualWatch, started_generations, stop
 from tests.ports import free_ports
@@ -133,6 +134,23 @@ def test_when_the_last_of_a_role_dies_after_the_other_was_given_up_the_run_says_
     case = Case(tmp_path, deploy(prefills=2), deeds, on_death=OnDeath.KEEP_SERVING, max_restarts=1)
     assert case.outcome.message.startswith("prefill-0 was killed by SIGKILL")
     assert " The run could not go on: no other prefill is left. " in case.outcome.message
+
+
+def switch(name: str, role: ServerRole) -> Callable[[Case], None]:
+    return lambda case: note_role(case.directory.path, name, TurnedInstance(role, 0))
+
+
+def test_an_instance_that_switched_counts_in_the_role_it_has_now(tmp_path: Path) -> None:
+    """Of two prefills one becomes a decode: another decode may die, and the prefill that is left may not."""
+    turned = switch("prefill-1", ServerRole.DECODE)
+    deeds = {40.0: turned, 50.0: kill("decode-0"), HOUR: end}
+    case = Case(tmp_path / "decode", deploy(prefills=2), deeds, on_death=OnDeath.KEEP_SERVING)
+    assert started_generations(case.run) == {"prefill-0": 1, "prefill-1": 1, "decode-0": 2, "router": 1}
+    assert case.outcome.signal, "it served until it was stopped"
+
+    deeds = {40.0: turned, 50.0: kill("prefill-0"), HOUR: end}
+    case = Case(tmp_path / "prefill", deploy(prefills=2), deeds, on_death=OnDeath.KEEP_SERVING)
+    assert " The run could not go on: it was the only prefill, " in case.outcome.message
 
 
 @pytest.mark.parametrize("name", ["decode-0", "router"])
