@@ -114,7 +114,7 @@ def command(
 
 
 def _policy(given: str | None) -> OnDeath | None:
-    """Parse --on-death. Typer's own choice would refuse the values used before 0.2. Raise UsageError if unknown."""
+    """Parse --on-death. Typer's own choice would refuse the former values. Raise UsageError if unknown."""
     try:
         return OnDeath(given) if given is not None else None
     except ValueError:

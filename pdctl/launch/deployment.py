@@ -32,7 +32,7 @@ class OnDeath(str, Enum):
 
     @classmethod
     def _missing_(cls, value: object) -> OnDeath | None:
-        """Accept the values that `--on-death` and run.json used before 0.2."""
+        """Accept the former values of `--on-death` and run.json."""
         return {"stop": cls.NONE, "restart": cls.INSTANCE, "restart-all": cls.ALL}.get(str(value))
 
 
