@@ -80,13 +80,17 @@ def advise(
         list[str] | None, option("--prefill", metavar="URL[,PORT]", help="A prefill server; repeatable.")
     ] = None,
     decodes: Annotated[list[str] | None, option("--decode", metavar="URL", help="A decode server; repeatable.")] = None,
-    policy: Annotated[str, option("--policy", metavar="NAME,…", help="Those to ask; all if not given.")] = "",
+    policy: Annotated[str, option("--policy", metavar="NAME,…", help="Policies to ask; all if not given.")] = "",
     settings: Annotated[
         str | None, option("--settings", metavar="FILE", help="Limits, and settings of policies, as JSON.")
     ] = None,
-    interval: Annotated[str, option(metavar="TIME", help="From look to look.")] = "5s",
-    count: Annotated[int | None, option("--count", min=1, help="Looks; until Ctrl-C if not given.")] = None,
-    timeout: Annotated[str, option(metavar="TIME", help="For one look; who has not answered by then is named.")] = "4s",
+    interval: Annotated[str, option(metavar="TIME", help="Time between two looks.")] = "5s",
+    count: Annotated[
+        int | None, option("--count", min=1, metavar="N", help="Number of looks; until Ctrl-C if not given.")
+    ] = None,
+    timeout: Annotated[
+        str, option(metavar="TIME", help="Time limit for one look; an instance that has not answered is named.")
+    ] = "4s",
     record: Annotated[str | None, option(metavar="FILE", help="Keep what was observed in a new file.")] = None,
     replay: Annotated[str | None, option(metavar="FILE", help="Decide again by a record; contact nobody.")] = None,
     key_env: Annotated[str, option(metavar="VARIABLE", help="Variable that holds the servers' API key.")] = "",

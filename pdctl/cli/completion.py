@@ -67,6 +67,7 @@ def runs() -> list[str]:
 def command(shell: str) -> None:
     """Print the completion script of a shell.
 
+    \b
     bash:  eval "$(pdctl completion bash)"
     zsh:   eval "$(pdctl completion zsh)"
     fish:  pdctl completion fish | source

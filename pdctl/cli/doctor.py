@@ -52,9 +52,9 @@ class Conflict(NamedTuple):
 
 
 CONFLICTS = (
-    Conflict("--static", ("--canary",), "--static asks nobody, {} sends requests"),
-    Conflict("--static", ("--watch",), "what is written alone does not change: --static leaves {} nothing to see"),
-    Conflict("--static", ("--reached",), "{} judges addresses, and --static looks at none", "leave --static out"),
+    Conflict("--static", ("--canary",), "--static contacts nothing, {} sends requests"),
+    Conflict("--static", ("--watch",), "files alone do not change: --static leaves {} nothing to see"),
+    Conflict("--static", ("--reached",), "{} judges addresses, and --static checks none", "leave --static out"),
     Conflict(
         "--watch",
         ("--bundle", "--reached", "--output-file"),
@@ -78,7 +78,7 @@ Setting = option("--set", metavar="PATH=VALUE", help="One value of the topology;
 Select = option("--select", metavar="CODES", help="Only these codes, beginnings (PD2) or slugs; repeatable.")
 Ignore = option("--ignore", metavar="CODES", help="Not these; repeatable.")
 Metrics = option(metavar="URL", help="Where the router's metrics are, if not on its port or 29000.")
-Watch = option(metavar="TIME", help="Look again every TIME and print what changed, until Ctrl-C.")
+Watch = option(metavar="TIME", help="Check again every TIME and print what changed, until Ctrl-C.")
 Bundle = option(metavar="FILE.tgz", help="Pack report, facts and matched log lines, secrets taken out.")
 FromHost = option("--from-host", help="Print one command that dials everything from another host.")
 Reached = option(metavar="FILE", help="What that command printed there (`-`: stdin), judged here.")
@@ -89,17 +89,19 @@ def command(
     overlays: Annotated[list[str] | None, Overlay] = None,
     sets: Annotated[list[str] | None, Setting] = None,
     run: Annotated[str | None, option("--run", metavar="RUN", help="A run of `pdctl launch`.")] = None,
-    router: Annotated[str | None, option(metavar="URL", help="A router; its workers are looked at.")] = None,
+    router: Annotated[str | None, option(metavar="URL", help="A router; its workers are checked.")] = None,
     prefills: Annotated[list[str] | None, Prefill] = None,
     decodes: Annotated[list[str] | None, Decode] = None,
-    static: Annotated[bool, option("--static", help="Ask nobody: what is written alone.")] = False,
+    static: Annotated[bool, option("--static", help="Offline: read files, contact nothing.")] = False,
     canary: Annotated[bool, option("--canary", help="Also send real requests through every pair.")] = False,
     extras: Annotated[bool, option(help="With --canary: over-length, cancelled, n=2 and a burst too.")] = True,
     select: Annotated[list[str] | None, Select] = None,
     ignore: Annotated[list[str] | None, Ignore] = None,
     fail_on: Annotated[Bar, option(help="Exit 1 from this severity on.")] = Bar.ERROR,
-    timeout: Annotated[str, option(metavar="TIME", help="For looking at everything.")] = "8s",
-    canary_timeout: Annotated[str, option(metavar="TIME", help="For one canary request.")] = "30s",
+    timeout: Annotated[
+        str, option(metavar="TIME", help="Time limit for all probes together, canary requests aside.")
+    ] = "8s",
+    canary_timeout: Annotated[str, option(metavar="TIME", help="Time limit for one canary request.")] = "30s",
     router_metrics: Annotated[str, Metrics] = "",
     key_env: Annotated[str, option(metavar="VARIABLE", help="Variable that holds the servers' API key.")] = "",
     watch: Annotated[str | None, Watch] = None,

@@ -24,7 +24,9 @@ def command(
     variables: Annotated[
         list[str] | None, option("--var", metavar="NAME=VALUE", help="A variable of the files; repeatable.")
     ] = None,
-    name: Annotated[str | None, option("--name", help="Name of the topology, if not the file's.")] = None,
+    name: Annotated[
+        str | None, option("--name", metavar="NAME", help="Name of the topology, if not the file's.")
+    ] = None,
     force: Annotated[bool, option("--force", help="Overwrite the file of -o.")] = False,
     strict: Annotated[bool, option("--strict", help="Exit 1 if anything looks wrong or is left out.")] = False,
     quiet: Annotated[bool, option("--quiet", "-q", help="No notes.")] = False,

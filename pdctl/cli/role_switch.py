@@ -43,26 +43,35 @@ class Form(str, Enum):
 
 def command(
     instance: Annotated[str, argument(metavar="INSTANCE", help="Its name in a run, or its URL.")],
-    to: Annotated[To, option("--to", help="The role it shall have.")],
-    run: Annotated[str | None, option("--run", metavar="RUN", help="The run that has it.")] = None,
+    to: Annotated[To, option("--to", help="Target role.")],
+    run: Annotated[
+        str | None, option("--run", metavar="RUN", help="Run of `pdctl launch` that the instance belongs to.")
+    ] = None,
     router: Annotated[
-        list[str] | None, option("--router", metavar="URL", help="A router to tell; repeat it for several.")
+        list[str] | None, option("--router", metavar="URL", help="A router that lists the instance; repeatable.")
     ] = None,
     bootstrap_port: Annotated[
-        int | None, option(min=1, max=65535, help="Of the new prefill; else what it says itself.")
+        int | None,
+        option(
+            min=1, max=65535, metavar="PORT", help="Bootstrap port of the new prefill; default: what it reports itself."
+        ),
     ] = None,
     graph_memory: Annotated[
-        float | None, option(min=0, metavar="GB", help="For the CUDA graphs of a new decode; else its peers'.")
+        float | None,
+        option(min=0, metavar="GB", help="Memory for the CUDA graphs of a new decode; default: what its peers use."),
     ] = None,
-    min_ready: Annotated[int, option(min=1, help="How many its old role must keep.")] = 1,
-    drain_timeout: Annotated[str, option(metavar="TIME", help="Until it must be idle.")] = "330s",
-    switch_timeout: Annotated[str, option(metavar="TIME", help="Until it must have switched.")] = "180s",
+    min_ready: Annotated[int, option(min=1, metavar="N", help="Ready instances that its old role must keep.")] = 1,
+    drain_timeout: Annotated[str, option(metavar="TIME", help="Time limit for the instance to become idle.")] = "330s",
+    switch_timeout: Annotated[str, option(metavar="TIME", help="Time limit for the switch itself.")] = "180s",
     canary_timeout: Annotated[
         str | None,
-        option(metavar="TIME", help="Until every peer must answer with it: 60s, of a prefill of SGLang 400s."),
+        option(
+            metavar="TIME",
+            help="Time limit for a request with every peer; default: 60s, for a new prefill of SGLang 400s.",
+        ),
     ] = None,
     key_env: Annotated[str, option(metavar="VARIABLE", help="Variable that holds the servers' API key.")] = "",
-    dry_run: Annotated[bool, option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", help="Print the steps, and do nothing.")] = False,
     output: Annotated[Form, option("--output", "-o", help="Form of the answer.")] = Form.TEXT,
 ) -> ExitCode:
     """Switch the role of a running instance: drain, switch, verify, put back.

@@ -75,15 +75,19 @@ def command(
         str, option("--policy", metavar="NAME,...", help="Policies: `pdctl autoscale policies`.")
     ] = "static",
     settings: Annotated[
-        list[str] | None, option("--setting", metavar="POLICY.NAME=VALUE", help="Of a policy; repeatable.")
+        list[str] | None, option("--setting", metavar="POLICY.NAME=VALUE", help="A setting of a policy; repeatable.")
     ] = None,
     limits: Annotated[list[str] | None, option("--limit", metavar="NAME=VALUE", help=LIMIT_HELP)] = None,
     overlays: Annotated[list[str] | None, File] = None,
     sets: Annotated[list[str] | None, Setting] = None,
-    profile: Annotated[str, option("--profile", metavar="NAME|FILE", help="What steps cost.")] = "gpu-8b",
+    profile: Annotated[
+        str, option("--profile", metavar="NAME|FILE", help="Cost profile: what steps, transfers and loads cost.")
+    ] = "gpu-8b",
     seeds: Annotated[int, option("--seeds", metavar="N", help="Runs of each policy.", min=1, max=1000)] = 1,
     seed: Annotated[int, option("--seed", metavar="N", help="The first seed.", min=0)] = 0,
-    slo: Annotated[str, option("--slo", metavar="TARGETS", help="What is fast enough.")] = "ttft=2s,tbt=50ms",
+    slo: Annotated[
+        str, option("--slo", metavar="TARGETS", help="Latency targets that count as fast enough.")
+    ] = "ttft=2s,tbt=50ms",
     loading: Annotated[
         str, option("--loading", metavar="PLAN,...", help=f"How weights are loaded: {', '.join(LoadPlan)}.")
     ] = LoadPlan.PEER.value,
@@ -91,7 +95,7 @@ def command(
         RequestRouting, option("--routing", help="Who decides where a prompt is computed.")
     ] = RequestRouting.LEAST_TOKENS,
     interval: Annotated[
-        str | None, option("--interval", metavar="TIME", help="Between decisions, in place of each policy's own.")
+        str | None, option("--interval", metavar="TIME", help="Time between decisions, in place of each policy's own.")
     ] = None,
     park: Annotated[
         str, option("--park", metavar="TIME", help="How long a drained replica keeps its weights.")
@@ -106,7 +110,9 @@ def command(
     longest: Annotated[
         str | None, option("--longest", metavar="TIME", help="Simulated time after which a run ends.")
     ] = None,
-    skip_bad_rows: Annotated[bool, option("--skip-bad-rows", help="Count the bad rows of a trace's file.")] = False,
+    skip_bad_rows: Annotated[
+        bool, option("--skip-bad-rows", help="Leave out bad rows of a trace's file, and say how many.")
+    ] = False,
     rows: Annotated[
         int | None, option("--rows", metavar="N", help="Requests of a trace's file, from its start.", min=1)
     ] = None,
@@ -209,7 +215,7 @@ def calibrate(
     base: Annotated[
         str, option("--base", metavar="NAME|FILE", help="The profile that says what is not measured.")
     ] = "laptop",
-    seed: Annotated[int, option("--seed", metavar="N", help="Of the prompts that are sent.", min=0)] = 0,
+    seed: Annotated[int, option("--seed", metavar="N", help="Seed of the prompts that are sent.", min=0)] = 0,
     timeout: Annotated[str, option("--timeout", metavar="TIME", help="How long an answer may take.")] = "2m",
     output_file: Annotated[
         str | None, option("--output-file", metavar="FILE", help="Where to write the profile; default: stdout.")

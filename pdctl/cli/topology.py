@@ -30,8 +30,10 @@ class Schema(str, Enum):
     MARKDOWN = "markdown"
 
 
-Overlays = Annotated[list[str] | None, option("--file", "-F", help="Overlay merged over the file; repeatable.")]
-Sets = Annotated[list[str] | None, option("--set", help="One value, as path=value; repeatable.")]
+Overlays = Annotated[
+    list[str] | None, option("--file", "-F", metavar="FILE", help="Overlay merged over the file; repeatable.")
+]
+Sets = Annotated[list[str] | None, option("--set", metavar="PATH=VALUE", help="One value of the topology; repeatable.")]
 
 
 def check(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from enum import Enum
@@ -155,12 +156,14 @@ class WantedRoom(NamedTuple):
 def chosen(words: list[str], rid: str | None, last_failed: bool, slowest: int | None) -> tuple[WantedRoom, list[str]]:
     """The wanted rooms, and the words that are paths: all of them if a flag selects the room.
 
-    Raise UsageError without a room, for a word that is no room, or for two flags.
+    Raise UsageError without a room, for a word that is no room, for two flags, or for a flag and a room.
     """
     given = {"--rid": rid is not None, "--last-failed": last_failed, "--slowest": slowest is not None}
     flags = [flag for flag, stands in given.items() if stands]
     if len(flags) > 1:
         raise UsageError(f"{' and '.join(flags)} choose different rooms", "give one of them")
+    if flags and words and words[0].isdigit() and not os.path.lexists(words[0]):
+        raise UsageError(f"room {words[0]} and {flags[0]} choose different rooms", "give one of them")
     if flags:
         return WantedRoom(None, rid, last_failed, slowest), words
     if not words:

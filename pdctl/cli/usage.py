@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 EPILOG = (
-    "Exit codes: 0 fine, 1 findings or infeasible, 2 usage or bad topology, 3 a bug of pdctl, 4 could not probe, "
-    "5 not found, 8 still starting at the timeout, 130/143 the signal."
+    "Exit codes: 0 fine, 1 findings or infeasible, 2 usage or bad topology, 3 a bug of pdctl, 4 not enough was "
+    "seen to decide, 5 not found, 8 still starting at the timeout, 130/143 the signal."
 )
 
 # Sub-verbs that do not exist, and the command that does the job.

@@ -40,7 +40,11 @@ def test_what_is_no_room_is_said_so(text: str) -> None:
     assert "pdctl rooms" in caught.value.fix
 
 
-def test_a_flag_that_chooses_the_room_leaves_every_word_a_path() -> None:
+def test_a_flag_that_chooses_the_room_leaves_every_word_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="room 7 and --rid choose different rooms"):
+        chosen(["7", "logs/"], "abc", False, None)
+    (tmp_path / "7").mkdir()
     wanted, paths = chosen(["7", "logs/"], "abc", False, None)
     assert (wanted.rid, paths) == ("abc", ["7", "logs/"])
     wanted, paths = chosen(["7", "logs/"], None, False, None)
