@@ -90,7 +90,7 @@ def command(
         raise UsageError("the prompt is empty", 'pdctl ask "Repeat: the red fox"')
     patience = flag_seconds("--timeout", timeout, positive=True)
     source, key = _source(run, url, key_env)
-    look = f"pdctl status {source.run}" if source.run else completion_stream.look_at(source.url)
+    look = f"pdctl status {source.run}" if source.run else completion_stream.curl_command(source.url)
     waiting = _Waiting(source.url, look, RunDir.of(home(os.environ), source.run) if source.run else None)
     parts = waiting.watch(
         completion_stream.stream(

@@ -108,7 +108,7 @@ def command(
 
 
 def _switch(order: SwitchOrder, output: Form, dry_run: bool, root: Path, directory: RunDir | None) -> ExitCode:
-    seen = switch_refusals.read(order)
+    seen = switch_refusals.probe_fleet(order)
     obstacles = refusals(order, seen)
     if obstacles:
         if output is Form.JSON:

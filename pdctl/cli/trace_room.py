@@ -121,7 +121,7 @@ def command(
     unnamed = "" if found else _unnamed(rooms[0], wanted.typed, since is None and until is None)
     with to_file(output_file) as stream:
         if found or output is not RoomForm.TEXT:
-            write(output, rooms, wanted.selection, stream, zone, told=shown is not None)
+            write(output, rooms, wanted.several, stream, zone, told=shown is not None)
         else:
             stream.write("".join(f"{line}\n" for line in _absent(rooms[0], unnamed)))
     term.out().flush()  # that no line names it comes before why that may be
@@ -144,8 +144,8 @@ class WantedRoom(NamedTuple):
     typed: str = ""
 
     @property
-    def selection(self) -> bool:
-        """Whether it selects rooms by a property, so that there may be several."""
+    def several(self) -> bool:
+        """Whether it selects rooms by a property, of which there may be several."""
         return self.slowest is not None
 
     @property
@@ -205,9 +205,9 @@ def _numbers(tracer: Tracer, wanted: WantedRoom) -> Sequence[int]:
 
 
 def write(
-    form: RoomForm, rooms: Sequence[Room], selection: bool, term: Term, zone: dt.tzinfo | None, told: bool = False
+    form: RoomForm, rooms: Sequence[Room], several: bool, term: Term, zone: dt.tzinfo | None, told: bool = False
 ) -> None:
-    """Write the rooms. selection: they were chosen by a property (`--slowest`), so JSON is a list even for one room.
+    """Write the rooms. several: they were chosen by a property (`--slowest`), so JSON is a list even for one room.
 
     told: the lines of the room were already shown.
     """
@@ -219,10 +219,10 @@ def write(
                 term.write(term.style(term.symbol("─", "-") * (term.width if term.tty else 72), "dim"))
             show(room, term, zone, told)
         return
-    term.write(_document(form, rooms, selection, term, zone))
+    term.write(_document(form, rooms, several, term, zone))
 
 
-def _document(form: RoomForm, rooms: Sequence[Room], selection: bool, term: Term, zone: dt.tzinfo | None) -> str:
+def _document(form: RoomForm, rooms: Sequence[Room], several: bool, term: Term, zone: dt.tzinfo | None) -> str:
     if form is RoomForm.HTML:
         from pdctl.render.trace.html_page import to_html
 
@@ -240,7 +240,7 @@ def _document(form: RoomForm, rooms: Sequence[Room], selection: bool, term: Term
     if form is RoomForm.JSONL:
         text = room_json.to_jsonl(rooms)
     else:
-        text = room_json.to_json_list(rooms) if selection else room_json.to_json(rooms[0])
+        text = room_json.to_json_list(rooms) if several else room_json.to_json(rooms[0])
     return text if term.unicode else room_json.ascii_json(text)
 
 

@@ -98,7 +98,7 @@ class PortClaims:
 
         From 0.5.18 on the server names its prefill's HTTP port, which is decisive; before, the prefill's own claim is.
         """
-        at = machine(host)
+        at = host_key(host)
         seen = self.seen.get((at, port))
         if seen is not None and isinstance(named := seen.topology.get("prefill_http_port"), int):
             return self.http.get((at, named), STRANGER)
@@ -109,12 +109,12 @@ class PortClaims:
 
     def said_of(self, host: str, port: int) -> str:
         """A clause that says who listens at host:port."""
-        who, seen = self.listener(host, port), self.seen.get((machine(host), port))
+        who, seen = self.listener(host, port), self.seen.get((host_key(host), port))
         if who is None:
             return "who listens there was not looked at"
         if seen is None or seen.style or seen.serves not in ("engine", "http"):
             return f"{who or 'nobody'} listens there"
-        return answers_http(seen, self.http.get((machine(host), port), ""))
+        return answers_http(seen, self.http.get((host_key(host), port), ""))
 
     def landings(self, claim: Claims, decodes: Iterable[ObservedEngine]) -> tuple[Landing, ...]:
         """Where each decode would take the rooms of this prefill, whose port is null."""
@@ -133,7 +133,7 @@ def port_claims(facts: Facts, routed: bool = False) -> PortClaims:
     answered: dict[str, list[int]] = {}
     seen: dict[tuple[str, int], Bootstrap] = {}
     for one in facts.bootstraps:
-        seen.setdefault((machine(one.host), one.port), one)
+        seen.setdefault((host_key(one.host), one.port), one)
         if one.style and one.claimed_by != (DECODE_DEFAULT,):
             answered.setdefault(one.prefill, []).append(one.port)
     found = tuple(
@@ -141,16 +141,16 @@ def port_claims(facts: Facts, routed: bool = False) -> PortClaims:
         for engine in facts.engines
         if engine.endpoint.role == "prefill"
     )
-    told = {(machine(claim.host), claim.truth): claim.prefill for claim in reversed(found) if claim.truth is not None}
+    told = {(host_key(claim.host), claim.truth): claim.prefill for claim in reversed(found) if claim.truth is not None}
     http = {
-        (machine(host), port): engine.endpoint.name
+        (host_key(host), port): engine.endpoint.name
         for engine in reversed(facts.engines)
         for host, port in (address(engine.endpoint.url),)
     }
-    http |= {(machine(claim.host), claim.http_port): claim.prefill for claim in reversed(found)}
+    http |= {(host_key(claim.host), claim.http_port): claim.prefill for claim in reversed(found)}
     if routed and facts.router is not None:
         host, port = address(facts.router.url)
-        http.setdefault((machine(host), port), "the router")
+        http.setdefault((host_key(host), port), "the router")
     return PortClaims(found, told, http, seen)
 
 
@@ -238,7 +238,7 @@ def address(url: str) -> tuple[str, int]:
     return (host, port or PORTS.get(url.partition("://")[0].lower(), 0)) if host else ("", 0)
 
 
-def machine(host: str) -> str:
+def host_key(host: str) -> str:
     """A key for the address: all spellings of localhost map to one, every other host to itself."""
     return "127.0.0.1" if is_localhost(host) else host
 
@@ -246,7 +246,7 @@ def machine(host: str) -> str:
 def endpoint_key(url: str) -> tuple[str, int]:
     """Machine and port of a URL: equal for two spellings of one address."""
     host, port = address(url)
-    return machine(host), port
+    return host_key(host), port
 
 
 class Shared(NamedTuple):

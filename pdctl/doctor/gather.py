@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor import request as asking
 from pdctl.doctor import server_info
-from pdctl.doctor.bootstrap_ports import address, bootstrap_claims, fan_out, machine, port_claims
+from pdctl.doctor.bootstrap_ports import address, bootstrap_claims, fan_out, host_key, port_claims
 from pdctl.doctor.check import Depth, Facts
 from pdctl.doctor.live.logs import OFTEN, is_of_set_up
 from pdctl.doctor.request import Progress
@@ -173,7 +173,7 @@ def _host(request: Request, facts: Facts, engines: tuple[ObservedEngine, ...]) -
 
 def _loopback(url: str) -> bool:
     """Whether `url` is on loopback: only then is a port of this host known to be the one that was probed."""
-    return machine(address(url)[0]) == "127.0.0.1"
+    return host_key(address(url)[0]) == "127.0.0.1"
 
 
 def _canaries(request: Request, facts: Facts) -> Facts:

@@ -108,7 +108,7 @@ def _read(path: str, response: http_client.Response, began: float) -> Iterator[P
         kind = peer_json.quoted(response.headers.get("content-type", "")) or "no content-type"
         raise PdctlError(
             f"{path} answered 200 ({kind}) without one event of a stream",
-            f"see what serves it: {look_at(path.split('/v1/')[0])}",
+            f"see what serves it: {curl_command(path.split('/v1/')[0])}",
         )
     if not (finish or ended):
         raise PdctlError("the stream broke off: it ended without a finish_reason and without [DONE]", "pdctl logs")
@@ -148,7 +148,7 @@ def _choice(event: dict[str, object]) -> tuple[str, str]:
     return str(text or ""), str(choice.get("finish_reason") or "")
 
 
-def look_at(url: str) -> str:
+def curl_command(url: str) -> str:
     """The command that shows what a server answers that pdctl did not start."""
     return f"curl -i {pasteable(url)}/v1/models"
 
@@ -168,7 +168,7 @@ def first_model(url: str, timeout: float = 5.0, key: str = "") -> str:
     answer = http_client.get(url + "/v1/models", timeout, key=key, limit=MAX_MODELS)
     if not answer.reached:
         raise NotProbedError(
-            f"{url}/v1/models: {answer.reason}", f"give another --url, or see what listens there: {look_at(url)}"
+            f"{url}/v1/models: {answer.reason}", f"give another --url, or see what listens there: {curl_command(url)}"
         )
     body = answer.json()
     models = body.get("data") if isinstance(body, dict) else None

@@ -85,7 +85,7 @@ class Journal:
     def exited(self, name: str, exit: Exit) -> None:
         self.run = with_process(self.run, dataclasses.replace(self.run.process(name), exit=exit))
 
-    def look_at_storage(self) -> None:
+    def check_storage(self) -> None:
         """Note when logs begin to be lost and when they no longer are; retry the last save if it failed."""
         if self._unsaved is not None:
             self._save()

@@ -257,10 +257,10 @@ class Supervisor:
             late = now - self._begun[instance] > self._options.timeout and not all(map(self._is_ready, names))
             if late and instance not in self._due and instance not in self._given_up:
                 self._kill(instance)
-        self._look_at_the_clock()
-        self._journal.look_at_storage()
+        self._watch_time_limit()
+        self._journal.check_storage()
 
-    def _look_at_the_clock(self) -> None:
+    def _watch_time_limit(self) -> None:
         """End the run in time before its allocation ends, and announce that beforehand."""
         ends_at = self._runtime.ends_at
         if not ends_at:

@@ -238,7 +238,7 @@ def parameters(model: ModelShape) -> int:
 
 def copy_bytes(model: ModelShape) -> int:
     """One copy of the weights, as the checkpoint stores them."""
-    return round(sum(tensor.parameters * sum(_widths(model, tensor)) for tensor in _tensors(model)))
+    return round(sum(tensor.parameters * sum(_bytes_per_parameter(model, tensor)) for tensor in _tensors(model)))
 
 
 def rank_bytes(model: ModelShape, shape: Shape, placement: Placement = PLAIN, stage: int = 0) -> dict[str, int]:
@@ -249,7 +249,7 @@ def rank_bytes(model: ModelShape, shape: Shape, placement: Placement = PLAIN, st
         if (tensor.component == "embedding" and not first) or (tensor.component == "head" and not last):
             continue
         held = tensor.parameters * _share(tensor.split, model, shape, placement)
-        width, scale = _widths(model, tensor)
+        width, scale = _bytes_per_parameter(model, tensor)
         sums[tensor.component] += held * width
         sums["scales"] += held * scale
     if model.tied and shape.pp > 1 and stage == shape.pp - 1:
@@ -261,7 +261,7 @@ def stage_layers(model: ModelShape, pp: int, stage: int) -> range:
     return shape.stage_layers(model.layers, pp, stage)
 
 
-def _widths(model: ModelShape, tensor: Tensor) -> tuple[float, float]:
+def _bytes_per_parameter(model: ModelShape, tensor: Tensor) -> tuple[float, float]:
     """Bytes per parameter, and of fp8 scales per parameter; every term is exact in binary."""
     if model.quantization == "mxfp4" and tensor.storage is Storage.EXPERT:
         return MXFP4_BITS / 8, 0.0

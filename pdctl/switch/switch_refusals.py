@@ -104,7 +104,7 @@ class Fleet:
         )
 
 
-def read(order: SwitchOrder) -> Fleet:
+def probe_fleet(order: SwitchOrder) -> Fleet:
     """Probe the fleet. What does not answer raises nothing; `refusals` reports it."""
     routers = tuple(probe_router(url, LOOK, key=order.key) for url in order.routers)
     lists = [{worker.url: worker for worker in router.workers or ()} for router in routers]

@@ -41,12 +41,12 @@ class RoomClock:
         self._shifts = shifts
         stamped = [event for event in lines if event.t is not None]
         self.step_s = max((min(event.uncertainty_s, WHOLE_SECOND) for event in stamped), default=0.0)
-        times = [t for event in stamped if (t := self._time(event)) is not None]
+        times = [t for event in stamped if (t := self._corrected_time(event)) is not None]
         self.began = min(times, default=None)
         self.ended = max(times, default=None)
 
     def since_began(self, event: Event) -> float | None:
-        t = self._time(event)
+        t = self._corrected_time(event)
         return None if t is None or self.began is None else t - self.began
 
     def exactly(self, event: Event) -> float | None:
@@ -59,7 +59,7 @@ class RoomClock:
         """Add the uncertainty of their starts: entry_time has milliseconds, the room's beginning may not."""
         return tuple(one._replace(start_uncertainty_s=self.step_s) for one in measured)
 
-    def _time(self, event: Event) -> float | None:
+    def _corrected_time(self, event: Event) -> float | None:
         return None if event.t is None else self._floor(event.t - self._shifts.get(event.instance, 0.0))
 
     def _floor(self, seconds: float | None) -> float | None:

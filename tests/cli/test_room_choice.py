@@ -49,8 +49,8 @@ def test_a_flag_that_chooses_the_room_leaves_every_word_a_path(tmp_path: Path, m
     assert (wanted.rid, paths) == ("abc", ["7", "logs/"])
     wanted, paths = chosen(["7", "logs/"], None, False, None)
     assert (wanted.room, paths) == (7, ["logs/"])
-    assert chosen([], None, False, 3)[0].selection
-    assert not chosen([], None, True, None)[0].selection
+    assert chosen([], None, False, 3)[0].several
+    assert not chosen([], None, True, None)[0].several
 
 
 @pytest.mark.parametrize(

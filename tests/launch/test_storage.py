@@ -127,7 +127,7 @@ def test_what_happened_meanwhile_is_saved_when_there_is_space_again(tmp_path: Pa
     meanwhile = directory.load()
     assert (meanwhile.state, meanwhile.supervisor) == (State.SERVING, os.getpid())
     draft.rmdir()
-    journal.look_at_storage()
+    journal.check_storage()
     assert storage.read(directory.path).state is None
     assert json.loads(file.read_bytes())["state"] == "serving"
     assert [event.kind for event in directory.load().events] == [EventKind.SERVING, EventKind.STAGE]

@@ -9,7 +9,7 @@ import pytest
 
 from pdctl.fleet.observations import Endpoint
 from pdctl.switch.switch_order import SwitchOrder, other
-from pdctl.switch.switch_refusals import read, refusals
+from pdctl.switch.switch_refusals import probe_fleet, refusals
 from tests import plain_http
 from tests.cases import for_each
 from tests.e2e.conftest import wait_for
@@ -244,7 +244,7 @@ def test_an_instance_of_a_run_gets_the_flag_in_its_topology(fleet: Fleet, role: 
             for at, one in enumerate(ones)
         ),
     )  # fmt: skip
-    (refusal,) = (one for one in refusals(order, read(order)) if "runs without" in one.reason)
+    (refusal,) = (one for one in refusals(order, probe_fleet(order)) if "runs without" in one.reason)
     assert refusal.reason == f"{role}-1 runs without --enable-pd-role-switch"
     assert refusal.fix == f"pdctl launch … --set roles.{role}.args.enable-pd-role-switch=true"
 

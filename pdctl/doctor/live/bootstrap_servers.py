@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
-from pdctl.doctor.bootstrap_ports import WILDCARD, address, answers_http, machine, plain, port_claims, workers
+from pdctl.doctor.bootstrap_ports import WILDCARD, address, answers_http, host_key, plain, port_claims, workers
 from pdctl.doctor.check import Check, Skipped, Unknown, finding, names, shorten_lines
 from pdctl.doctor.live.router_ports import undecided, unread
 from pdctl.doctor.server_info import ranks, release
@@ -39,7 +39,7 @@ def unreachable(facts: Facts) -> list[Finding] | Skipped | Unknown:
         elif not seen.asked:
             late.setdefault(seen.reason, []).append(claim.prefill)
         elif not seen.style:
-            name = ports.http.get((machine(claim.host), seen.port), "")
+            name = ports.http.get((host_key(claim.host), seen.port), "")
             found.append(_unreachable(claim, seen, engines[claim.prefill], name))
     if found or not (unseen or late):
         return found or undecided(ports)
@@ -52,7 +52,7 @@ def _with_own_server(facts: Facts) -> Iterator[tuple[Claims, Bootstrap | None]]:
     """Each prefill with what was seen at its own port."""
     ports = port_claims(facts)
     for claim in ports.claims:
-        yield claim, None if claim.truth is None else ports.seen.get((machine(claim.host), claim.truth))
+        yield claim, None if claim.truth is None else ports.seen.get((host_key(claim.host), claim.truth))
 
 
 def _unreachable(claim: Claims, seen: Bootstrap, engine: ObservedEngine, name: str) -> Finding:
@@ -234,7 +234,7 @@ def stale(facts: Facts) -> list[Finding] | Skipped | Unknown:
 def _shared_rank_addresses(claim: Claims, seen: Bootstrap, owners: dict[tuple[str, int], str]) -> Iterator[Finding]:
     """Findings for rank addresses that two prefills list: one of the two lists is stale."""
     for one in seen.ranks:
-        at = f"{machine(claim.host)} {one.ip}" if is_loopback(one.ip) else one.ip
+        at = f"{host_key(claim.host)} {one.ip}" if is_loopback(one.ip) else one.ip
         owner = owners.setdefault((at, one.port), claim.prefill)
         if owner != claim.prefill:
             yield finding(
@@ -314,7 +314,7 @@ def rendezvous(facts: Facts) -> list[Finding] | Skipped | Unknown:
     for engine in spread:
         given = engine.text("dist_init_addr") or ""
         meets, host = given.rpartition(":")[0].strip("[]"), address(engine.endpoint.url)[0]
-        if meets and machine(meets) != machine(host):
+        if meets and host_key(meets) != host_key(host):
             found.append(
                 finding(
                     "PD217",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs, Severity
 from pdctl.doctor import server_info
-from pdctl.doctor.bootstrap_ports import address, machine
+from pdctl.doctor.bootstrap_ports import address, host_key
 from pdctl.doctor.check import Check, Skipped, Unknown, finding, names
 from pdctl.doctor.static import environment_checks
 from pdctl.doctor.static.servers import Server, Servers, WrittenSetting
@@ -39,8 +39,8 @@ def here(facts: Facts) -> list[ObservedEngine]:
     host = facts.host
     if host is None:
         return []
-    own = {machine(one) for one in host.addresses} | {"127.0.0.1", host.name}
-    return [engine for engine in facts.engines if machine(address(engine.endpoint.url)[0]) in own]
+    own = {host_key(one) for one in host.addresses} | {"127.0.0.1", host.name}
+    return [engine for engine in facts.engines if host_key(address(engine.endpoint.url)[0]) in own]
 
 
 def missing(facts: Facts) -> list[Finding] | Skipped | Unknown:

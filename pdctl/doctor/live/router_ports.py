@@ -11,7 +11,7 @@ from pdctl.doctor.bootstrap_ports import (
     STRANGER,
     annotated,
     at_run_time,
-    machine,
+    host_key,
     port_claims,
     router_command,
 )
@@ -128,7 +128,7 @@ def collisions(facts: Facts) -> list[Finding] | Skipped | Unknown:
     for claim in ports.claims:
         if claim.truth is None:
             continue
-        holder = first.setdefault((machine(claim.host), claim.truth), claim)
+        holder = first.setdefault((host_key(claim.host), claim.truth), claim)
         if holder is not claim:
             found.append(_collision(ports, holder, claim, claim.truth))
     return found or undecided(ports)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs, Severity
 from pdctl.doctor import server_info
-from pdctl.doctor.bootstrap_ports import WILDCARD, address, machine, port_claims
+from pdctl.doctor.bootstrap_ports import WILDCARD, address, host_key, port_claims
 from pdctl.doctor.check import Check, Depth, Skipped, Unknown, finding, names, shorten_lines
 from pdctl.fleet.address import URL
 from pdctl.fleet.engine_probe import PATHS as INFO_PATHS
@@ -125,7 +125,7 @@ def stopped_processes(host: Host, name: str, url: str) -> list[Holder]:
     """The stopped processes of the run's instance `name`, or that which listens at `url` on this host."""
     where, port = address(url)
     own = [one for one in host.stopped if one.instance == name]
-    holder = host.busy.get(port) if machine(where) == "127.0.0.1" else None
+    holder = host.busy.get(port) if host_key(where) == "127.0.0.1" else None
     return own or ([holder] if holder is not None and holder.stopped else [])
 
 
@@ -311,7 +311,7 @@ def health_lies(facts: Facts) -> list[Finding] | Skipped | Unknown:
         claim.prefill: f"its bootstrap port {claim.truth} does not answer"
         for claim in ports.claims
         if claim.truth is not None
-        and (seen := ports.seen.get((machine(claim.host), claim.truth))) is not None
+        and (seen := ports.seen.get((host_key(claim.host), claim.truth))) is not None
         and seen.asked
         and not seen.style
     }
@@ -368,11 +368,11 @@ def public_here(facts: Facts) -> list[Finding] | Skipped | Unknown:
     opened = [one for one in facts.host.addresses if _global(one)]
     if not opened:
         return []
-    here = {machine(one) for one in facts.host.addresses} | {"127.0.0.1", facts.host.name}
+    here = {host_key(one) for one in facts.host.addresses} | {"127.0.0.1", facts.host.name}
     return [
         _public(engine, f"{engine.text('host')}, which includes {opened[0]}")
         for engine in facts.engines
-        if engine.text("host") in WILDCARD and machine(address(engine.endpoint.url)[0]) in here
+        if engine.text("host") in WILDCARD and host_key(address(engine.endpoint.url)[0]) in here
     ]
 
 

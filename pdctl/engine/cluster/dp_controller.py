@@ -20,7 +20,7 @@ import zmq
 
 from pdctl import lifeline
 from pdctl.engine.cluster import rank_processes
-from pdctl.engine.config.instance_args import ServerArgs, Whereabouts
+from pdctl.engine.config.instance_args import ReplicaRank, ServerArgs
 from pdctl.engine.config.process_log import LogRate, configure, hit_an_exception
 from pdctl.engine.drill import fault_points
 from pdctl.engine.ipc.channels import Channels, Here, keys_of, local_input, meet
@@ -150,7 +150,7 @@ def inputs(args: ServerArgs, channels: Channels, ipc_dir: Path) -> list[str]:
     """Return where the leader of each DP group takes requests. Raise NotReadyError if a node's ranks do not join."""
     leaders = [
         here
-        for here in Whereabouts.all(args.shape)
+        for here in ReplicaRank.all(args.shape)
         if not (here.rank.pp_rank or here.rank.attn_tp_rank or here.rank.attn_cp_rank)
     ]
     leaders.sort(key=lambda here: here.key)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pdctl import program
-from pdctl.engine.config.instance_args import Key, Whereabouts
+from pdctl.engine.config.instance_args import Key, ReplicaRank
 from pdctl.engine.config.process_log import decorations
 from pdctl.engine.drill import fault_points
 from pdctl.errors import PdctlError
@@ -81,7 +81,7 @@ class Ranks:
         self._exited = 0
         self._stopping = False
         self._began = time.monotonic()
-        self._all = {here.key: here for here in Whereabouts.all(args.shape)}
+        self._all = {here.key: here for here in ReplicaRank.all(args.shape)}
         self._ready: dict[Key, Facts] = {}
         self.stages: list[StageDone] = []
 

@@ -145,20 +145,20 @@ class ServerArgs:
         return cls(**{**values, "rehearse": tuple(values.get("rehearse", ()))})
 
 
-class Whereabouts(NamedTuple):
+class ReplicaRank(NamedTuple):
     """A rank's place in the instance. `replica` is 0 unless --dp-size is above 1."""
 
     replica: int
     rank: RankPlace
 
     @classmethod
-    def all(cls, shape: Shape) -> tuple[Whereabouts, ...]:
+    def all(cls, shape: Shape) -> tuple[ReplicaRank, ...]:
         """Return every rank of the instance, in the order in which the nodes start them."""
         plain = shape.replicas > 1
         return tuple(cls((rank.dp_rank or 0) if plain else 0, rank) for rank in place(shape))
 
     @classmethod
-    def find(cls, shape: Shape, replica: int, pp_rank: int, tp_rank: int) -> Whereabouts:
+    def find(cls, shape: Shape, replica: int, pp_rank: int, tp_rank: int) -> ReplicaRank:
         wanted = (replica, pp_rank, tp_rank)
         return next(here for here in cls.all(shape) if (here.replica, here.rank.pp_rank, here.rank.tp_rank) == wanted)
 

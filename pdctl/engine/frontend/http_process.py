@@ -22,7 +22,7 @@ import zmq
 
 from pdctl import open_files
 from pdctl.engine.cluster.node_links import Leaving, Lost, Nodes, Up
-from pdctl.engine.config.instance_args import Whereabouts
+from pdctl.engine.config.instance_args import ReplicaRank
 from pdctl.engine.config.process_log import configure_access
 from pdctl.engine.drill import fault_points
 from pdctl.engine.frontend.application import build
@@ -273,7 +273,7 @@ class HttpProcess:
         met = self._meeting.ranks if self._meeting is not None else {}
         if len(met) == self._ranks.expected and not nodes.absent:
             return
-        there = (here.key for here in Whereabouts.all(self._args.shape) if here.rank.world_rank in met)
+        there = (here.key for here in ReplicaRank.all(self._args.shape) if here.rank.world_rank in met)
         missing = self._ranks.missing(there)
         absent = ", ".join(map(str, nodes.absent))
         start = f" (node {absent} never came: start it with --node-rank {absent})" if absent else ""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import zmq
 
 from pdctl.engine.cluster.dp_controller import LEAST_LOADED, resolve
-from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST, Whereabouts
+from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST, ReplicaRank
 from pdctl.engine.config.process_log import LogRate
 from pdctl.engine.drill import fault_points
 from pdctl.engine.frontend.intake import Pace, Turns
@@ -412,7 +412,7 @@ class SchedulerSocket:
         self._requests.setsockopt(zmq.SNDHWM, 0)
         if keys is not None and args.dispatches:
             keys.dial(self._requests)
-        leader = Whereabouts.all(args.shape)[0].rank  # on this node
+        leader = ReplicaRank.all(args.shape)[0].rank  # on this node
         self._requests.connect(channels.controller if args.dispatches else local_input(ipc_dir, leader))
         # ZMQ's descriptor does not signal again for what an error leaves unread, so such an error ends the instance.
         drain = guarded(self._drain, "tokenizer manager", lose)

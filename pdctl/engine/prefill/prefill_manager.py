@@ -190,7 +190,7 @@ class PrefillManager(KvManager):
         for sender in list(self._watched):
             if not sender.check():
                 self._watched.discard(sender)
-        return min((sender.look_at for sender in self._watched), default=None)
+        return min((sender.next_poll_at for sender in self._watched), default=None)
 
     # --- the manager's thread: frames
 

@@ -253,7 +253,7 @@ class KvSender:
             self._tell(self._destinations[op.peer], KVPoll.TRANSFERRING)
 
     @property
-    def look_at(self) -> float:
+    def next_poll_at(self) -> float:
         """When `check` may find something new (monotonic seconds)."""
         soon = time.monotonic() + BUSY_POLL
         limit = self._deadline if self._failing else self._stuck_at

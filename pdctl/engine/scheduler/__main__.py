@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pdctl import lifeline
 from pdctl.engine.cluster.rank_processes import tell_end_reason
-from pdctl.engine.config.instance_args import ServerArgs, Whereabouts
+from pdctl.engine.config.instance_args import ReplicaRank, ServerArgs
 from pdctl.engine.config.process_log import configure
 from pdctl.errors import LimitError, limits_named
 
@@ -46,7 +46,7 @@ def main() -> None:
     # The server process decides when a rank ends: a Ctrl-C in the terminal reaches every process of the group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     args = ServerArgs.from_json(options.args_json)
-    here = Whereabouts.find(args.shape, options.replica, options.pp_rank, options.tp_rank)
+    here = ReplicaRank.find(args.shape, options.replica, options.pp_rank, options.tp_rank)
     configure(args, here.rank)
 
     prefer_huge_pages(os.environ)  # read once, when torch is imported

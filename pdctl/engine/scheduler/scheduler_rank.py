@@ -18,7 +18,7 @@ from pdctl import thread_death
 from pdctl.deployment_secret import DeploymentSecret
 from pdctl.engine.cluster import rank_processes
 from pdctl.engine.config.checkpoint_config import CheckpointError, ModelConfig
-from pdctl.engine.config.instance_args import Whereabouts
+from pdctl.engine.config.instance_args import ReplicaRank
 from pdctl.engine.config.process_log import hit_an_exception
 from pdctl.engine.decode.decode_manager import DecodeManager
 from pdctl.engine.decode.decode_role import DecodeRole
@@ -66,7 +66,7 @@ REGISTRATION_LOOK = 0.5  # seconds between checks whether it was given up before
 REGISTRATION_DEADLINE = 60.0  # seconds; sglang 0.5.23 gives up after five attempts, about 15 s plus their timeouts
 
 
-def serve(args: ServerArgs, here: Whereabouts, ipc_dir: Path, dist_init: str) -> int:
+def serve(args: ServerArgs, here: ReplicaRank, ipc_dir: Path, dist_init: str) -> int:
     """Serve until told to stop; return the exit code. Before an exit on an error, tell the tokenizer manager why."""
     channels = Channels.of(args, ipc_dir)
     mailbox = Mailbox(args.shape, here.rank, channels.tokenizer, log, keys_of(channels))
@@ -81,7 +81,7 @@ def serve(args: ServerArgs, here: Whereabouts, ipc_dir: Path, dist_init: str) ->
         if channels.meeting:
             mailbox.join_nodes(channels, args.dist_timeout)
         else:
-            kin = [other for other in Whereabouts.all(args.shape) if other.replica == here.replica]
+            kin = [other for other in ReplicaRank.all(args.shape) if other.replica == here.replica]
             mailbox.join({other.rank.world_rank: local_line(ipc_dir, *other) for other in kin})
         with limits_named():
             rank = Rank(args, here, mailbox, dist_init)
@@ -100,7 +100,7 @@ def serve(args: ServerArgs, here: Whereabouts, ipc_dir: Path, dist_init: str) ->
         mailbox.close()
 
 
-def _tell_reason(mailbox: Mailbox, here: Whereabouts, reason: str) -> None:
+def _tell_reason(mailbox: Mailbox, here: ReplicaRank, reason: str) -> None:
     rank_processes.tell_end_reason(reason)
     dp_rank, pp_rank, tp_rank = here.key
     mailbox.send(Died(tp_rank, dp_rank, reason, pp_rank))
@@ -109,7 +109,7 @@ def _tell_reason(mailbox: Mailbox, here: Whereabouts, reason: str) -> None:
 class Rank:
     """One rank of an instance, from its first log line to its last."""
 
-    def __init__(self, args: ServerArgs, here: Whereabouts, mailbox: Mailbox, dist_init: str) -> None:
+    def __init__(self, args: ServerArgs, here: ReplicaRank, mailbox: Mailbox, dist_init: str) -> None:
         self._args = args
         self._mailbox = mailbox
         self._here = here

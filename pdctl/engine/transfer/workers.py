@@ -67,15 +67,15 @@ class Job:
     made: Op | None = None  # the inner transport's op; the shard's thread checks it
     taken: bool = False  # by a thread, or given up: whichever comes second leaves it alone
     began: float = 0.0
-    look_at: float = 0.0
+    next_poll_at: float = 0.0
 
     def schedule(self) -> None:
         """Set when to check the write next: when it says, else less often the longer it takes."""
         now, due = time.monotonic(), self.made.due if self.made is not None else 0.0
         if due > now:
-            self.look_at = min(due, now + LATEST)
+            self.next_poll_at = min(due, now + LATEST)
         else:
-            self.look_at = now + min(LATE, max(SOON, (now - self.began) / 8))
+            self.next_poll_at = now + min(LATE, max(SOON, (now - self.began) / 8))
 
 
 class Order(NamedTuple):
@@ -372,11 +372,11 @@ class TransferWorker:
     def _patience(self) -> float | None:
         if not self.underway:
             return None
-        return max(0.0, min(job.look_at for job in self.underway) - time.monotonic())
+        return max(0.0, min(job.next_poll_at for job in self.underway) - time.monotonic())
 
     def _due(self) -> list[Job]:
         now = time.monotonic()
-        return [job for job in self.underway if job.look_at <= now]
+        return [job for job in self.underway if job.next_poll_at <= now]
 
     def _guarded(self, order: Order) -> bool:
         """Execute an order. Return False if it took so long that another thread has replaced this one."""

@@ -139,8 +139,8 @@ class SlurmRuntime:
     def _shift(self, instance: InstancePlan, generation: int) -> int:
         claimed = [address for one in self._instances.values() for address in one.addresses]
         span = self._topology.ports.stride * max(claimed.count(address) for address in claimed)
-        mine = _places(instance)
-        taken = {place for one in self._instances.values() if one is not instance for place in _places(one)}
+        mine = _addresses(instance)
+        taken = {place for one in self._instances.values() if one is not instance for place in _addresses(one)}
         if self._plan.router is not None:
             taken |= {(self._plan.router.address, port) for port, _ in self._plan.router.ports}
         for place in range(generation - 1, generation - 1 + MOVES):
@@ -214,7 +214,7 @@ class SlurmRuntime:
             return tuple(port for (_, port), busy in zip(wanted, answers, strict=True) if busy)
 
 
-def _places(instance: InstancePlan) -> set[tuple[str, int]]:
+def _addresses(instance: InstancePlan) -> set[tuple[str, int]]:
     return {(instance.node_address(port.node), port.port) for port in instance.ports}
 
 

@@ -11,7 +11,7 @@ import pdctl
 from pdctl.engine.cluster.rank_processes import Ranks
 from pdctl.engine.config import engine_flags
 from pdctl.engine.config.engine_flags import BOUNDS
-from pdctl.engine.config.instance_args import ServerArgs, Whereabouts
+from pdctl.engine.config.instance_args import ReplicaRank, ServerArgs
 from pdctl.layout.feasibility import broken_rules
 from pdctl.layout.shape import place
 from tests.cases import for_each
@@ -195,11 +195,11 @@ def test_a_checkpoint_that_cannot_be_read_is_refused_by_its_file(
 def test_a_shape_that_is_planned_is_accepted(words: str) -> None:
     args = parse(words)
     assert broken_rules(args.shape) == ()
-    everyone = Whereabouts.all(args.shape)
+    everyone = ReplicaRank.all(args.shape)
     assert [here.rank for here in everyone] == list(place(args.shape))
     assert len({here.key for here in everyone}) == len(everyone) == args.shape.gpus
     for here in everyone:
-        found = Whereabouts.find(args.shape, here.replica, here.rank.pp_rank, here.rank.tp_rank)
+        found = ReplicaRank.find(args.shape, here.replica, here.rank.pp_rank, here.rank.tp_rank)
         assert found == here
 
 

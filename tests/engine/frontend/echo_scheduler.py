@@ -23,7 +23,7 @@ import zmq
 
 from pdctl import lifeline
 from pdctl.engine.cluster import rank_processes
-from pdctl.engine.config.instance_args import ServerArgs, Whereabouts
+from pdctl.engine.config.instance_args import ReplicaRank, ServerArgs
 from pdctl.engine.ipc.channels import Channels, Here, local_line, meet
 from pdctl.engine.ipc.messages import (
     NOT_IDLE,
@@ -72,7 +72,7 @@ class Running:
 
 
 class EchoRank:
-    def __init__(self, args: ServerArgs, here: Whereabouts, ipc_dir: Path) -> None:
+    def __init__(self, args: ServerArgs, here: ReplicaRank, ipc_dir: Path) -> None:
         self.args = args
         self.dp_rank, self.pp_rank, self.tp_rank = here.key
         context = zmq.Context()
@@ -80,7 +80,7 @@ class EchoRank:
         self.replies = context.socket(zmq.PUSH)
         self.replies.connect(channels.tokenizer)
         self.requests = context.socket(zmq.PULL)
-        kin = [other.rank for other in Whereabouts.all(args.shape) if other.replica == here.replica]
+        kin = [other.rank for other in ReplicaRank.all(args.shape) if other.replica == here.replica]
         lines = {rank.world_rank: local_line(ipc_dir, here.replica, rank) for rank in kin}
         own, rank = lines[here.rank.world_rank], here.rank
         leads = not (rank.pp_rank or rank.attn_tp_rank)
@@ -272,7 +272,7 @@ def main() -> None:
     lifeline.hold()
     args = ServerArgs.from_json(options.args_json)
     EchoRank(
-        args, Whereabouts.find(args.shape, options.replica, options.pp_rank, options.tp_rank), options.ipc_dir
+        args, ReplicaRank.find(args.shape, options.replica, options.pp_rank, options.tp_rank), options.ipc_dir
     ).serve()
 
 

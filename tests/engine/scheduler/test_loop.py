@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from pdctl.engine.config.instance_args import ServerArgs, Whereabouts
+from pdctl.engine.config.instance_args import ReplicaRank, ServerArgs
 from pdctl.engine.ipc.channels import Channels, local_input, local_line
 from pdctl.engine.ipc.messages import (
     AbortRequest,
@@ -93,7 +93,7 @@ def client() -> Iterator[Client]:
         ServerArgs(str(TINY)), chunked_prefill_size=64, max_total_tokens=4096, max_running_requests=8
     )
     with tempfile.TemporaryDirectory(prefix="pd") as folder:
-        (here,) = Whereabouts.all(args.shape)
+        (here,) = ReplicaRank.all(args.shape)
         channels = Channels.of(args, Path(folder))
         made = Client(channels, local_input(Path(folder), here.rank))
         mailbox = Mailbox(args.shape, here.rank, channels.tokenizer, logging.getLogger("test"))

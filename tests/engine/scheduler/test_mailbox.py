@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from pdctl.engine.config.instance_args import Whereabouts
+from pdctl.engine.config.instance_args import ReplicaRank
 from pdctl.engine.ipc.channels import Line, local_line
 from pdctl.engine.ipc.messages import AbortRequest, Flush, Flushed, Request, reply_codec, request_codec
 from pdctl.engine.scheduler.rank_mailbox import Mailbox
@@ -33,7 +33,7 @@ def ipc() -> Iterator[Path]:
 @contextmanager
 def boxes(ipc: Path, shape: Shape) -> Iterator[dict[int, Mailbox]]:
     """A mailbox for every rank of one replica, all in this process, by world rank."""
-    everyone = [here.rank for here in Whereabouts.all(shape)]
+    everyone = [here.rank for here in ReplicaRank.all(shape)]
     lines: dict[int, Line] = {rank.world_rank: local_line(ipc, 0, rank) for rank in everyone}
     with ExitStack() as stack:
         made = {}
@@ -99,7 +99,7 @@ def test_a_wake_ends_the_wait_and_many_are_one(ipc: Path) -> None:
 
 def test_a_wake_before_there_is_anybody_to_wake_is_not_lost(ipc: Path) -> None:
     shape = Shape(tp=2, nnodes=1)
-    leader, follower = (here.rank for here in Whereabouts.all(shape))
+    leader, follower = (here.rank for here in ReplicaRank.all(shape))
     lines = {rank.world_rank: local_line(ipc, 0, rank) for rank in (leader, follower)}
     first, second = (Mailbox(shape, rank, f"ipc://{ipc}/tokenizer", log) for rank in (leader, follower))
     try:
@@ -136,7 +136,7 @@ def test_a_request_reaches_its_own_dp_group_only_and_all_turn_together(ipc: Path
         second.send(request_codec.encode(AbortRequest("for the second")))
         for thread in threads:
             thread.join(10)
-        inside = {here.rank.world_rank for here in Whereabouts.all(shape) if here.rank.attn_dp_rank == 1}
+        inside = {here.rank.world_rank for here in ReplicaRank.all(shape) if here.rank.attn_dp_rank == 1}
         assert seen == {rank: [[AbortRequest("for the second")] if rank in inside else []] for rank in ranks}
 
 

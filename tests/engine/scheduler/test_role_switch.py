@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pdctl.engine.config.instance_args import ServerArgs, Whereabouts
+from pdctl.engine.config.instance_args import ReplicaRank, ServerArgs
 from pdctl.engine.decode.decode_role import DecodeRole
 from pdctl.engine.ipc.messages import NOT_IDLE, UNHEALTHY, Switched, SwitchRole
 from pdctl.engine.prefill import registration
@@ -36,7 +36,7 @@ class Switching(Station):
     def __init__(self, args: ServerArgs, server: Bootstrap) -> None:
         self.args, self.server, self.woken = args, server, Woken()
         self.box = Bell(self.woken)
-        self.rank = Rank(args, Whereabouts.all(args.shape)[0], self.box, "")  # type: ignore[arg-type]
+        self.rank = Rank(args, ReplicaRank.all(args.shape)[0], self.box, "")  # type: ignore[arg-type]
         self.resources, self.transport = self.rank._resources, self.rank._transport
         switch = RoleSwitch(self.resources, self.rank._become)
         self.scheduler = Scheduler(self.resources, self.rank._take_role(), self.box, switch)  # type: ignore[arg-type]
