@@ -201,7 +201,8 @@ def _similar_names(wanted: Path) -> str:
     near = similar(wanted.name, beside, 3)
     if near:
         return f"did you mean {' or '.join(str(wanted.parent / name) for name in near)}?"
-    return f"{wanted.parent} has no such name; give files, directories, globs or `-`"
+    where = "this directory" if wanted.parent == Path() else wanted.parent
+    return f"there is no `{wanted.name}` in {where}; give files, directories, globs or `-`"
 
 
 def _open_given(path: str, stdin: BinaryIO | None) -> _Found:

@@ -54,7 +54,7 @@ ROLES = ("router", "prefill", "decode", "")
 LOG_REQUESTS = "--log-requests --log-requests-level 0"
 TIME_STATS = "--enable-request-time-stats-logging"
 DEBUG = "--log-level debug"
-NO_LOG = "give its log to trace-room as well"
+NO_LOG = "give the missing log to trace-room as well"
 
 
 class Surroundings(NamedTuple):
