@@ -43,7 +43,12 @@ class PassPace:
         self._under_way = False
         self._passes = self._late = 0
         self._latest = self._said = 0.0
-        self.wait = 0.0  # seconds, at most, until the next turn is wanted
+        self._next_turn_at = 0.0  # when the next turn is wanted
+
+    @property
+    def wait(self) -> float:
+        """Seconds, at most, until the next turn is wanted; the pass may have been computed meanwhile."""
+        return min(max(0.0, self._next_turn_at - time.perf_counter()), LONGEST_SLEEP)
 
     def seconds(self, batch: Batch) -> float:
         """Return what the pass takes on the profile's machine; `batch` has not been computed yet."""
@@ -62,7 +67,7 @@ class PassPace:
         self._cost = self.seconds(batch)
         self._due = self._cost + (max(self._due, now - self._cost) if follows else now)
         self._under_way = True
-        self.wait = min(max(0.0, self._due - now), LONGEST_SLEEP)
+        self._next_turn_at = self._due
 
     def holds(self, live: bool) -> bool:
         """Return whether the time of the pass is not over. `live`: somebody waits for its results; else it is over now.
@@ -76,7 +81,7 @@ class PassPace:
             if group.size > 1:
                 left = -group.min_ints([-max(0, round(left * 1e9))])[0] / 1e9
         if left > POLLED:
-            self.wait = min(left, LONGEST_SLEEP)
+            self._next_turn_at = time.perf_counter() + left
             return True
         if left > 0:
             time.sleep(left)

@@ -170,6 +170,20 @@ def test_delays_of_a_machine_do_not_add_up_and_no_more_than_one_pass_is_made_goo
         station.role.abort(lambda req: True)
 
 
+def test_what_it_takes_to_compute_a_pass_is_part_of_its_time(tmp_path: Path) -> None:
+    """A rank that slept as long after it had computed a pass as before ended every pass late by that."""
+    pace = PassPace(profile(tmp_path, prefill_step_s=0.9), Groups.single())
+    with unified() as station:
+        station.role.admit(ask("a", ids(30), tokens=2))
+        batch = station.role.next_batch()
+        assert batch is not None
+        pace.begin(batch, follows=False)
+        before = pace.wait
+        time.sleep(0.3)  # the pass is computed
+        assert pace.wait <= before - 0.3
+        station.role.abort(lambda req: True)
+
+
 def test_a_profile_of_a_name_that_ships_is_a_pace() -> None:
     costs = read_profile("gpu-8b")
     pace = PassPace("gpu-8b", Groups.single())
