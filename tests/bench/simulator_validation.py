@@ -4,7 +4,8 @@ Usage: python tests/bench/simulator_validation.py [--shapes 2p1d 3p2d] [--rounds
        [--profile FILE] [--pace gpu-8b | none] [--times 4]
 
 Starts its own deployments on free ports. Each shape is calibrated first, then each trace is sent `--rounds` times as an
-open loop, so that the spread between rounds, the machine's own noise, stands beside the simulator's error. Passes take
+open loop, so that the spread between rounds stands beside the simulator's error. In the first trace each request is
+alone: what is off there is the noise of this machine, and no queue or batch that was simulated wrongly. Passes take
 `--times` the time of the profile `--pace` (docs/simulate.md), which a small machine keeps. With `--pace none` they take
 this machine's: then client, router and ranks need a core each, or what is measured is how they share cores.
 """
@@ -33,7 +34,9 @@ from pdctl.simulation.synthetic import make_request_trace
 from tests.e2e.conftest import TINY, Deployment
 from tests.ports import free_block
 
+ALONE = "steady:rate=0.2,cv=0,duration=60,prompt=300,prompt_cv=0,output=48,output_cv=0"  # no two requests at a time
 TRACES = (
+    ALONE,
     "steady:rate=2.5,duration=120,prompt=1000,output=48",
     "burst:rate=1,factor=6,period=40s,burst=8s,duration=120,prompt=1000,output=32",
     "phase-shift:rate=2,duration=120,prompt=1500,output=16,later_prompt=200,later_output=96",
