@@ -12,6 +12,7 @@ from pdctl.engine.model.parallel import Groups
 from tests.engine.checkpoints import KINDS, make_checkpoint
 from tests.engine.model import forked_ranks
 from tests.engine.model.passes import FEWEST_PAGES, PASSES, RANKS, WORLDS, Piece, World, make_runner, run
+from tests.ports import free_block
 
 TOLERANCE = 1e-4
 
@@ -36,7 +37,7 @@ def alone(checkpoints: Path) -> dict[str, Logits]:
 
 @pytest.fixture(scope="module")
 def ranks(checkpoints: Path) -> list[dict[tuple[str, str], Logits]]:
-    forked_ranks.run("tests.engine.model.shape_rank", RANKS, str(checkpoints))
+    forked_ranks.run("tests.engine.model.shape_rank", RANKS, str(free_block(len(WORLDS))), str(checkpoints))
     return [torch.load(checkpoints / f"rank{rank}.pt", weights_only=False) for rank in range(RANKS)]
 
 
