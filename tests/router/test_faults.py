@@ -243,7 +243,12 @@ def test_engines_are_not_told_to_abort_a_rid_that_is_the_beginning_of_another() 
 def test_a_retry_waits_for_the_abort_of_the_same_rid() -> None:
     async def scenario() -> None:
         async with fleet(2, 1) as made:
-            made.prefills[0].script = [status(500)]
+
+            async def fail_after_the_decode_was_asked(way: Way) -> None:
+                await until(lambda: bool(made.decodes[0].generations), "the decode is asked")
+                await status(500)(way)
+
+            made.prefills[0].script = [fail_after_the_decode_was_asked]
             made.decodes[0].script = [hang]
             answer = await made.generate({"text": "x", "rid": "same"})
             assert answer.status == 200
