@@ -12,6 +12,7 @@ from math import sqrt
 from typing import TYPE_CHECKING
 
 from pdctl.layout.cost_profile import ATTO_PER_NS
+from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,26 @@ MOST_STRETCHES = 4096  # kept before those that no room can ask for are dropped
 FEWEST_FOR_99TH = 100  # of fewer gaps the longest is the 99th percentile
 
 
+class Gaps(NamedTuple):
+    """Between the tokens of a room, by stretch: the cost of the last step, which is the longest; growth and steps."""
+
+    ends: list[int]
+    stretches: list[tuple[int, int]]
+
+
+class RetractedRoom(NamedTuple):
+    """A room that lost its pages, with `tokens` and `left` more to come. `gap`: as in `join`, if no step has run since.
+
+    `since_ns`: when it had its last token.
+    """
+
+    room: int
+    tokens: int
+    left: int
+    since_ns: int
+    gap: int
+
+
 class RunningRooms:
     """`leaving`: the rooms of the batch, as a heap of (last step, room, stretches when it joined, gap).
 
@@ -30,7 +51,7 @@ class RunningRooms:
     """
 
     __slots__ = (
-        *("_dropped", "_ends", "_first", "_growth", "_stretches", "_tokens"),
+        *("_before", "_dropped", "_ends", "_first", "_growth", "_stretches", "_tokens"),
         *("began_ns", "costs", "leaving", "steps"),
     )
 
@@ -45,6 +66,7 @@ class RunningRooms:
         self._tokens = 0  # of KV cache that the next step reads
         self._first = 0  # cost of the first step since `began_ns`
         self._growth = 0
+        self._before: dict[int, Gaps] = {}  # of rooms that were retracted
 
     def join(self, room: int, tokens: int, steps: int, gap: int = 0) -> None:
         """Between two steps; `tokens` of KV cache for the first of its `steps`. `begin` follows.
@@ -81,6 +103,12 @@ class RunningRooms:
             steps -= 1
         return steps
 
+    def steps_at(self, time_ns: int) -> int:
+        """All steps that have ended by then."""
+        if not self.leaving or time_ns <= self.began_ns:
+            return self.steps
+        return self.steps + self.steps_by(time_ns + 1) - 1
+
     def advance(self, steps: int) -> None:
         """Let so many steps since `begin` have ended; no room may have left in between."""
         self.steps += steps
@@ -97,25 +125,50 @@ class RunningRooms:
             _, room, joined, gap = heappop(leaving)
             output = outputs[room]
             self._tokens -= prompts[room] + output
-            left.append((room, self._percentile(joined - self._dropped, output - 1, gap)))
+            left.append((room, self._percentile(room, joined - self._dropped, output - 1, gap)))
         return left
 
-    def _percentile(self, since: int, steps: int, gap: int) -> int:
-        """The 99th percentile of `steps` gaps, in the stretches from the one at `since`, exact.
+    def retract(self, room: int, now_ns: int, prompt: int, output: int) -> RetractedRoom:
+        """Take a room out between two steps."""
+        entry = next(one for one in self.leaving if one[1] == room)
+        self.leaving.remove(entry)
+        heapify(self.leaving)
+        last, _, joined, gap = entry
+        left = last - self.steps
+        tokens = prompt + output - left
+        self._tokens -= tokens
+        gaps = self._gaps(room, joined - self._dropped, gap)
+        if gaps.ends:
+            self._before[room] = gaps
+        ran = self._dropped + len(self._ends) > joined
+        return RetractedRoom(room, tokens, left, now_ns, 0 if ran else gap)
 
-        Of g gaps it is the one that g // 100 others are longer than: the nearest rank. The longest of a stretch is its
-        last. So the longest of all are found by taking the longest end, and putting the step before it in its place.
-        """
-        ends, rank = self._ends[since:], steps // FEWEST_FOR_99TH
-        if not gap and not rank:
-            return max(ends) // ATTO_PER_NS
-        found = self._stretches[since:]
-        if gap:  # the first step is one of its own
+    def resume(self, one: RetractedRoom, now_ns: int) -> None:
+        """Let it join again."""
+        self.join(one.room, one.tokens, one.left, one.gap + (now_ns - one.since_ns) * ATTO_PER_NS)
+
+    def _gaps(self, room: int, since: int, gap: int) -> Gaps:
+        """Those in the stretches from the one at `since`, and those from before the room was retracted."""
+        ends, found = self._ends[since:], self._stretches[since:]
+        if gap and ends:  # the first step is one of its own
             growth, count = found[0]
             first = ends[0] - growth * (count - 1)
             ends[:1], found[:1] = [first + gap, ends[0]], [(0, 1), (growth, count - 1)]
             if count == 1:
                 del ends[1], found[1]
+        before = self._before.pop(room, None)
+        return Gaps(before.ends + ends, before.stretches + found) if before else Gaps(ends, found)
+
+    def _percentile(self, room: int, since: int, steps: int, gap: int) -> int:
+        """The 99th percentile of `steps` gaps, exact.
+
+        Of g gaps it is the one that g // 100 others are longer than: the nearest rank. The longest of a stretch is its
+        last. So the longest of all are found by taking the longest end, and putting the step before it in its place.
+        """
+        rank = steps // FEWEST_FOR_99TH
+        if not gap and not rank and not self._before:
+            return max(self._ends[since:]) // ATTO_PER_NS
+        ends, found = self._gaps(room, since, gap)
         least = sorted(ends)[-min(rank + 1, len(ends))]  # no step of the others is among those
         heap = [(-end, -growth, 1 - count) for end, (growth, count) in zip(ends, found, strict=True) if end >= least]
         heapify(heap)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from pdctl.layout.cost_profile import ATTO
 from pdctl.replica.states import STATES, CountsAs, ReplicaState, Weights
 from pdctl.replica.transitions import ReplicaEvent
-from pdctl.simulation.decode import RunningRooms
 from pdctl.simulation.kernel import SECOND, DueEvent, Kernel, LoggedEvent
 from pdctl.simulation.live_loading import LiveLoading
 from pdctl.simulation.prefill import PromptPasses
@@ -126,7 +125,7 @@ class SimulatedFleet(LiveLoading):
         replica.gpus, replica.capacity = profile.gpus, profile.kv_blocks
         if replica.takes_kv:
             replica.cache = None  # a change of role drops it (SGLang 0.5.23)
-            replica.running = replica.running or RunningRooms(self._decode_costs)
+            self.begin_decoding(replica)
             self._offer(replica)
             if replica.inbox:
                 self._poke(now_ns, replica)
@@ -173,13 +172,15 @@ class SimulatedFleet(LiveLoading):
             self._write((now_ns, LoggedEvent.MOVED, room, decode.number))
             if self.requests.reserved[room]:
                 self.requests.reserved[room] = 0
-                self._free_room(decode, room)
+                self._free_room(now_ns, decode, room)
             else:
                 decode.demand -= self.requests.blocks[room]
             self._give_decode(now_ns, room)
+        self.wake_retracted(now_ns, decode)
 
     def _keep_rooms(self, now_ns: int, replica: SimulatedReplica) -> None:
         """Shared queue: a prefill that has become a decode decodes the rooms whose KV cache has not begun to leave."""
+        self.begin_decoding(replica)
         rooms = [room for room in replica.outbox or () if room not in self._halves]
         replica.outbox = deque(room for room in replica.outbox or () if room in self._halves)
         for room in rooms:
@@ -187,5 +188,5 @@ class SimulatedFleet(LiveLoading):
             self._free_prompt(replica, room)
             self.requests.decode[room] = replica.number
             replica.demand += self.requests.blocks[room]
-            self._charge(replica, room)
+            self._charge(now_ns, replica, room)
             replica.inbox.append((now_ns, room))

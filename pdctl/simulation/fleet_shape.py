@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pdctl.errors import UsageError
 from pdctl.layout import role_settings
+from pdctl.layout.kv_pages import RESERVED_DECODE_TOKENS
 from pdctl.policy import ScalingPolicyName
 from pdctl.simulation.weight_loads import LoadPlan
 
@@ -38,7 +39,8 @@ class FirstTokenFrom(str, Enum):
 class FleetShape:
     """`replicas`: in all, those that are not serving at the start are inactive.
 
-    A profile's `gpus` are those that a replica of the role has here.
+    A profile's `gpus` are those that a replica of the role has here. `reserved_decode_tokens`: tokens that a decode
+    keeps free ahead of each room, SGLang's --num-reserved-decode-tokens.
     """
 
     prefills: int
@@ -48,6 +50,7 @@ class FleetShape:
     decode: CostProfile
     gpus_per_machine: int = 8
     first_token: FirstTokenFrom = FirstTokenFrom.DECODE
+    reserved_decode_tokens: int = RESERVED_DECODE_TOKENS
 
     def __post_init__(self) -> None:
         if self.prefills < 1 or self.decodes < 1:
@@ -75,7 +78,9 @@ class FleetShape:
         total = prefills + decodes if replicas is None else replicas
         gpus = instance_gpus(topology)
         costs = replace(prefill, gpus=gpus["prefill"]), replace(decode or prefill, gpus=gpus["decode"])
-        return FleetShape(prefills, decodes, total, *costs, machine)
+        said = role_settings.read(topology, topology.decode).args.get("num-reserved-decode-tokens")
+        reserved = said if isinstance(said, int) and said > 0 else RESERVED_DECODE_TOKENS
+        return FleetShape(prefills, decodes, total, *costs, machine, reserved_decode_tokens=reserved)
 
 
 def instance_gpus(topology: Topology) -> dict[str, int]:

@@ -55,6 +55,8 @@ class LoggedEvent:
     WEIGHTS_ARRIVED = 13  # in the room's place the layers
     PASS_ENDED = 14  # in the room's place how many rooms were in it
     STEPS_ENDED = 15  # in the room's place how many, since the batch changed
+    RETRACTED = 16  # its pages are taken from it for others that run
+    RESUMED = 17
 
 
 class EventLog:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pdctl.replica.transitions import ReplicaEvent, Transition
-    from pdctl.simulation.decode import RunningRooms
+    from pdctl.simulation.decode import RetractedRoom, RunningRooms
+    from pdctl.simulation.decode_memory import DecodeMemory
     from pdctl.simulation.kernel import EventLog
     from pdctl.simulation.prefill import PromptPasses
     from pdctl.simulation.prefix_cache import PrefixCache
@@ -52,7 +53,19 @@ class SimulatedReplica:
         *("role", "flipped_ns", "lock_held", "lock_pending", "senders", "callers", "used", "capacity"),
         *("prefill_blocks", "passes", "given", "queued_tokens", "waiting_tokens"),
         *("unfinished", "outbox", "sending", "cache"),
-        *("running", "inbox", "promised", "without_pages", "demand", "slots", "turn", "due_ns", "due_steps"),
+        *(
+            "running",
+            "memory",
+            "retracted",
+            "inbox",
+            "promised",
+            "without_pages",
+            "demand",
+            "slots",
+            "turn",
+            "due_ns",
+            "due_steps",
+        ),
         *("layers", "parked_batches", "relay_empty"),
     )
 
@@ -80,6 +93,8 @@ class SimulatedReplica:
         self.cache: PrefixCache | None = None
         # As a decode.
         self.running: RunningRooms | None = None
+        self.memory: DecodeMemory | None = None  # None: no answer is longer than its headroom
+        self.retracted: list[RetractedRoom] = []  # in order of arrival
         self.inbox: list[tuple[int, int]] = []  # (when it may join, room), in order
         self.promised: dict[int, None] = {}  # rooms that are to come and of which nothing is under way
         self.without_pages: deque[int] | None = None  # of these, those that wait for memory
@@ -93,7 +108,7 @@ class SimulatedReplica:
 
     @property
     def running_rooms(self) -> int:
-        return self.given + (len(self.running.leaving) if self.running is not None else 0)
+        return self.given + len(self.retracted) + (len(self.running.leaving) if self.running is not None else 0)
 
 
 class ReplicaStates:

@@ -9,55 +9,39 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from pdctl.layout.cost_profile import ATTO_PER_NS, DecodeCosts, PrefillCosts
+from pdctl.layout.cost_profile import PrefillCosts
 from pdctl.replica.states import ReplicaState
-from pdctl.simulation.fleet_shape import FirstTokenFrom, RequestRouting
 from pdctl.simulation.kernel import SECOND, DueEvent, Kernel, LoggedEvent
 from pdctl.simulation.network import Network
-from pdctl.simulation.replica_choice import NOBODY, LeastLoadedReplica, ReplicaInTurn, UngatedReplica
-from pdctl.simulation.replicas import ReplicaStates, SimulatedReplica
-from pdctl.simulation.request_progress import RequestProgress
+from pdctl.simulation.replica_choice import NOBODY
+from pdctl.simulation.simulated_decodes import SimulatedDecodes
 from pdctl.simulation.weight_loads import FleetLinks, WeightLoads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pdctl.replica.transitions import Transition
     from pdctl.simulation.fleet_shape import FleetShape, SimulationSettings
     from pdctl.simulation.network import FlowChange
     from pdctl.simulation.replica_choice import ReplicaChoice
+    from pdctl.simulation.replicas import SimulatedReplica
     from pdctl.simulation.request_trace import RequestTrace
 
 
-class RoomPath:
+class RoomPath(SimulatedDecodes):
     def __init__(self, shape: FleetShape, trace: RequestTrace, settings: SimulationSettings, kernel: Kernel) -> None:
-        self.shape, self.settings, self.kernel = shape, settings, kernel
-        self.requests = RequestProgress(trace, shape)
+        super().__init__(shape, trace, settings, kernel)
         self.network = Network()
         machines = [number // shape.replicas_per_machine for number in range(shape.replicas)]
         self.links = FleetLinks(self.network, shape.prefill, machines)
         self.loads = WeightLoads(self.links, settings.loading)
-        self.replicas = [SimulatedReplica(number, shape.prefill.gpus) for number in range(shape.replicas)]
-        self.states = ReplicaStates(
-            self.replicas, shape.prefill.layers, kernel.log, self.changed, self.loads.is_sending
-        )
         self.waiting_tokens = self.waiting_requests = 0  # of prompts that no prefill has begun
-        self.used_blocks = self.prefill_blocks = 0
         self.requests_seen = self.prompt_tokens_seen = self.output_tokens_seen = 0
         self.computed_tokens = self.prefill_busy_ns = 0
-        self.decode_steps = self.decode_busy_ns = 0
         self.kv_bytes = 0
-        self.decode_used = [0] * shape.replicas  # blocks of rooms, by replica; 0 for what is no decode
-        self._shared = settings.routing is RequestRouting.SHARED_QUEUE
-        self._from_prefill = shape.first_token is FirstTokenFrom.PREFILL
         self._queue: deque[int] = deque()  # shared by all prefills
         self._unrouted: deque[int] = deque()  # by the router, which finds no prefill that takes requests
         self._idle: dict[int, None] = {}  # prefills that wait for the shared queue
-        placement = ReplicaInTurn if settings.routing is RequestRouting.ROUND_ROBIN else LeastLoadedReplica
-        self._prefills: ReplicaChoice = placement(shape.replicas)
-        self.decodes: ReplicaChoice = placement(shape.replicas)
-        if settings.gate:
-            self.decodes = UngatedReplica(self.decodes, self.decode_used, self._gated)
+        self._prefills: ReplicaChoice = self._placement(shape.replicas)
         self._senders: dict[int, None] = {}  # prefills whose KV cache finds no decode, in order
         self._flows: dict[int, int] = {}  # the room of each flow of KV cache
         most, own = shape.decode.kv_blocks, shape.prefill.kv_blocks
@@ -68,21 +52,19 @@ class RoomPath:
         self._halves: dict[int, tuple[int, int]] = {}  # room → the prefill that has its first layers, and how many
         self._starting: SimulatedReplica | None = None
         self._kv_token_bytes = shape.prefill.kv_bytes_per_token
-        self._handover_ns = round(shape.prefill.handover_s * SECOND)
         self._before_ns = round(shape.prefill.request_s * SECOND)
         self._flip_ns = round(shape.prefill.flip_s * SECOND)
         self._park_ns = round(settings.park_s * SECOND)
-        self._prefill_costs, self._decode_costs = PrefillCosts.of(shape.prefill), DecodeCosts.of(shape.decode)
-        self._slots = shape.decode.decode_batch_rooms
+        self._prefill_costs = PrefillCosts.of(shape.prefill)
         self._prefix_tokens, self._page_tokens = trace.prefix_block_tokens, shape.prefill.block_tokens
-        self._write = kernel.log.write
         self._nvlink = shape.prefill.nvlink_bytes_per_s > 0
-        self._one_sender = settings.one_sender
         handlers = kernel.handlers
         handlers[DueEvent.ARRIVAL] = self._request_arrives
         handlers[DueEvent.PASS_ENDS] = self._pass_ends
-        handlers[DueEvent.STEP_ENDS] = self._step_ends
         handlers[DueEvent.FLOW_ENDS] = self._flow_ends
+
+    def sends_weights(self, number: int) -> bool:
+        return self.loads.is_sending(number)
 
     def begin(self) -> None:
         if self.requests.arrival:
@@ -151,34 +133,17 @@ class RoomPath:
         decode.promised[room] = None
         decode.demand += requests.blocks[room]
         self.decodes.put(number, decode.demand)
-        if decode.without_pages or not self._fits(decode, room):
+        if decode.without_pages or not self._fits(now_ns, decode, room):
             if decode.without_pages is None:
                 decode.without_pages = deque()
             decode.without_pages.append(room)
         else:
             self._reserve(now_ns, decode, room)
 
-    def _gated(self, number: int) -> bool:
-        """Whether a decode uses more than twice the mean of all, and more than half of what it has: never all do."""
-        used = self.decode_used[number]
-        decodes = self.states.counts[ReplicaState.DECODE]
-        above = used * decodes > 2 * (self.used_blocks - self.prefill_blocks)
-        return above and 2 * used > self.replicas[number].capacity
-
-    def _fits(self, decode: SimulatedReplica, room: int) -> bool:
-        return decode.slots < self._slots and decode.used + self.requests.blocks[room] <= decode.capacity
-
-    def _charge(self, decode: SimulatedReplica, room: int) -> None:
-        blocks = self.requests.blocks[room]
-        decode.used += blocks
-        decode.slots += 1
-        self.used_blocks += blocks
-        self.decode_used[decode.number] += blocks
-
     def _reserve(self, now_ns: int, decode: SimulatedReplica, room: int) -> None:
         """Set memory aside for a room that was routed; then its prompt may be computed, or what is computed sent."""
         requests = self.requests
-        self._charge(decode, room)
+        self._charge(now_ns, decode, room)
         requests.reserved[room] = 1
         self._write((now_ns, LoggedEvent.PAGES_RESERVED, room, decode.number))
         if requests.routed[room]:
@@ -299,24 +264,16 @@ class RoomPath:
             number = self.decodes.choose()
             decode = self.replicas[number] if number != NOBODY else None
             self.states.decode_scarce = True
-            if decode is None or not self._fits(decode, outbox[0]):
+            if decode is None or not self._fits(now_ns, decode, outbox[0]):
                 self._senders[source.number] = None
                 return
             self.states.decode_scarce = False
             room = outbox.popleft()
             requests.decode[room] = number
             decode.demand += requests.blocks[room]
-            self._charge(decode, room)
+            self._charge(now_ns, decode, room)
             self._offer(decode)
             self._send(now_ns, room)
-
-    def _offer(self, decode: SimulatedReplica) -> None:
-        """Tell the choice of decodes how loaded one is, or that nothing may be sent to it now."""
-        taken = self._shared and (decode.slots >= self._slots or (self._one_sender and decode.senders))
-        if decode.takes_kv and not taken:
-            self.decodes.put(decode.number, decode.demand)
-        else:
-            self.decodes.drop(decode.number)
 
     def _send(self, now_ns: int, room: int) -> None:
         """Begin the transfer of what is computed of a room and not sent yet. Its decode has its memory."""
@@ -391,6 +348,8 @@ class RoomPath:
             self._begin_pass(now_ns, source)
         if source.settles:
             self.settle(now_ns, source)
+        if source.retracted:
+            self.wake_retracted(now_ns, source)
         if self._shared:
             self._offer(decode)
             self._migrate(now_ns, source)
@@ -416,118 +375,10 @@ class RoomPath:
             if number in self._senders:
                 return
 
-    # A decode generates.
-
-    def _poke(self, now_ns: int, decode: SimulatedReplica) -> None:
-        """Let the first room of the inbox join at the end of the step under way when it may."""
-        running, ready = decode.running, decode.inbox[0][0]
-        assert running is not None
-        if running.leaving:
-            steps = running.steps_by(max(ready, now_ns))
-            if steps < decode.due_steps:
-                self._wait_for(decode, running.end_of(steps), steps)
-        elif not decode.due_ns:
-            self._wait_for(decode, max(ready, now_ns), 0)
-
-    def _wait_for(self, decode: SimulatedReplica, due_ns: int, steps: int) -> None:
-        decode.turn += 1
-        decode.due_ns, decode.due_steps = due_ns, steps
-        self.kernel.schedule(due_ns, DueEvent.STEP_ENDS, decode.number, decode.turn)
-
-    def _step_ends(self, now_ns: int, number: int, turn: int) -> None:
-        decode, requests = self.replicas[number], self.requests
-        if turn != decode.turn:
-            return
-        running = decode.running
-        assert running is not None
-        freed = False
-        if running.leaving:
-            steps = decode.due_steps
-            self.decode_steps += steps
-            self.decode_busy_ns += now_ns - running.began_ns
-            self._write((now_ns, LoggedEvent.STEPS_ENDED, steps, number))
-            running.advance(steps)
-            if running.leaving[0][0] == running.steps:
-                freed = True
-                for room, tbt in running.leave(requests.prompt, requests.output):
-                    requests.tbt[room] = tbt
-                    self._free_room(decode, room)
-                    self._end_room(now_ns, room, number)
-        inbox = decode.inbox
-        while inbox and inbox[0][0] <= now_ns:
-            freed |= self._join(now_ns, decode, inbox.pop(0)[1])
-        if running.leaving:
-            steps = running.begin(now_ns)
-            if inbox:
-                steps = min(steps, running.steps_by(inbox[0][0]))
-            self._wait_for(decode, running.end_of(steps), steps)
-        else:
-            decode.due_ns = 0
-            if inbox:
-                self._wait_for(decode, inbox[0][0], 0)
-        if freed:
-            self._rooms_left(now_ns, decode)
-
-    def _join(self, now_ns: int, decode: SimulatedReplica, room: int) -> bool:
-        """Let a room join the batch; return True if that was all, because its first token is its last."""
-        requests, running = self.requests, decode.running
-        assert running is not None
-        self._write((now_ns, LoggedEvent.JOINED, room, decode.number))
-        gap = 0
-        if not self._from_prefill:
-            requests.first_token[room] = now_ns
-        else:
-            gap = (now_ns - requests.first_token[room]) * ATTO_PER_NS
-        output = requests.output[room]
-        if output == 1:
-            self._free_room(decode, room)
-            self._end_room(now_ns, room, decode.number)
-            requests.end[room] = requests.first_token[room]
-            return True
-        running.join(room, requests.prompt[room] + 1, output - 1, gap)
-        return False
-
-    def _free_room(self, decode: SimulatedReplica, room: int) -> None:
-        blocks = self.requests.blocks[room]
-        decode.used -= blocks
-        decode.demand -= blocks
-        decode.slots -= 1
-        self.used_blocks -= blocks
-        self.decode_used[decode.number] -= blocks
-
-    def _rooms_left(self, now_ns: int, decode: SimulatedReplica) -> None:
-        """Memory and slots of a decode are free: rooms that wait for them get them in order."""
-        self._offer(decode)
-        waiting = decode.without_pages
-        while waiting and self._fits(decode, waiting[0]):
-            self._reserve(now_ns, decode, waiting.popleft())
-        if self._shared and self._senders:
-            self._wake_senders(now_ns)
-        if decode.settles:
-            self.settle(now_ns, decode)
-
-    def _end_room(self, now_ns: int, room: int, number: int) -> None:
-        self._write((now_ns, LoggedEvent.FINISHED, room, number))
-        self.requests.end[room] = now_ns
-        self._end_request()
-
-    def _end_request(self) -> None:
-        self.requests.ended += 1
-        if self.requests.ended == len(self.requests.arrival):
-            self.kernel.stop()
-
     # What the fleet adds.
-
-    def changed(self, replica: SimulatedReplica, row: Transition) -> None:
-        """A replica has changed its state."""
-        raise NotImplementedError
 
     def layer_arrived(self, now_ns: int, flow: int) -> None:
         """A flow of weights has ended."""
-        raise NotImplementedError
-
-    def settle(self, now_ns: int, replica: SimulatedReplica) -> None:
-        """Let a replica that is on its way to another state go on, if nothing holds it back any more."""
         raise NotImplementedError
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
+from pdctl.layout.kv_pages import RESERVED_DECODE_TOKENS
 from pdctl.policy import ScalingPolicyName
 from pdctl.policy.constraints import Limits
 from pdctl.replica.states import STATES, CountsAs, IngressLock, ReplicaState, Weights
@@ -60,7 +61,8 @@ def drawn(
         handover_s=0.001,
     )
     first = FirstTokenFrom.PREFILL if rng.random() < 0.5 else FirstTokenFrom.DECODE
-    shape = FleetShape(2, 2, 10, one, one, rng.randrange(1, 5), first)
+    reserved = rng.choice((RESERVED_DECODE_TOKENS, 16))  # no answer is longer than the first, many than the second
+    shape = FleetShape(2, 2, 10, one, one, rng.randrange(1, 5), first, reserved)
     settings = SimulationSettings(
         policy=policy,
         limits=Limits(prefill=(1, 6), decode=(1, 6), gpus=10),

@@ -102,8 +102,8 @@ def test_a_request_that_fits_nowhere_is_not_served_and_the_others_are() -> None:
 @for_each("routing", ROUTINGS)
 def test_the_gate_keeps_rooms_away_from_a_decode_that_is_much_fuller(routing: RequestRouting) -> None:
     """One of 60 blocks, and small ones that fill the two slots of each other decode: the next wait for those."""
-    fleet = shape(decodes=3, kv_blocks=100, decode_batch_rooms=2)
-    trace = given((0.0, 640, 3200), *[(0.0, 10, 50)] * 140)
+    fleet = replace(shape(decodes=3, kv_blocks=100, decode_batch_rooms=2), reserved_decode_tokens=800)
+    trace = given((0.0, 3040, 800), *[(0.0, 10, 20)] * 140)
     open_, gated = (
         run_fleet(fleet, trace, SimulationSettings(routing=routing, gate=gate)).requests.decode
         for gate in (False, True)

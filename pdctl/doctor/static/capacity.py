@@ -8,6 +8,7 @@ from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, Unknown, finding
 from pdctl.doctor.server_info import model
 from pdctl.doctor.static.server_sources import written
+from pdctl.layout.kv_pages import RESERVED_DECODE_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from pdctl.doctor.static.servers import Server, Servers
 
 NO_LOAD = Skipped("no load is given (workload.rate of a topology)")
-RESERVED = 512  # SGLang's default of --num-reserved-decode-tokens
 DISPATCH = 128  # default of SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK
 DISPATCH_ENV = "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
 DISPATCH_MOST = 1024  # upper bound asserted by every release that was read
@@ -86,7 +86,7 @@ def _slots(side: Server) -> Iterator[Finding]:
         return
     memory = side.instance.memory if side.instance is not None else None
     tokens = memory.tokens if memory is not None else None
-    keep = side.flags.number("num-reserved-decode-tokens") or RESERVED
+    keep = side.flags.number("num-reserved-decode-tokens") or RESERVED_DECODE_TOKENS
     slots = limit // ranks
     if tokens is not None and slots * keep > tokens:
         observed = f"{slots} slots of a DP rank reserve {slots * keep:,} tokens ({keep} each)"

@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 
 from pdctl.engine.drill import rehearsed_mistakes
+from pdctl.layout.kv_pages import RESERVED_DECODE_TOKENS
 from pdctl.layout.shape import RankPlace, Shape, place
 from pdctl.quick_definitions import NamedTuple
 
@@ -49,7 +50,9 @@ class ServerArgs:
     max_running_requests: int = 64
     max_queued_requests: int = 1024
     chunked_prefill_size: int = 512
-    num_reserved_decode_tokens: int = 512  # must be free beyond its prompt for a request to be admitted
+    num_reserved_decode_tokens: int = (
+        RESERVED_DECODE_TOKENS  # must be free beyond its prompt for a request to be admitted
+    )
     optimistic_prefill_attempts: int = 0  # times a prompt may start before its decode has answered (sglang 0.5.18+)
     disable_radix_cache: bool = False
     disaggregation_decode_enable_radix_cache: bool = False

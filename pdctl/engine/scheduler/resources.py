@@ -16,6 +16,7 @@ from pdctl.engine.ipc.messages import HEALTH_PREFIX, Finish, Generate, Meta, Tok
 from pdctl.engine.kv_link.kv_frames import ANY
 from pdctl.engine.kv_link.room_state import TransferStats
 from pdctl.engine.kvcache.allocator import RadixCache
+from pdctl.layout.kv_pages import pages_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -225,7 +226,7 @@ class Resources:
         return self.args.page_size
 
     def pages_for(self, tokens: int) -> int:
-        return -(-tokens // self.args.page_size)
+        return pages_for(tokens, self.args.page_size)
 
     @property
     def num_pages(self) -> int:

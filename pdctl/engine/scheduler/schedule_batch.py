@@ -1,13 +1,8 @@
 """Choose the requests of the next forward pass (waiting prompts, the running batch, the retracted), and run it.
 
-sglang 0.5.23 decode.py _allocatable_tokens: a request needs room for its tokens and for its headroom, which is
-`--num-reserved-decode-tokens` more tokens, or what it may still generate if that is less. It is admitted if this leaves
-all running requests their headroom, and if it could finish with all others retracted. Beyond their headroom, requests
-grow as they generate, and make room for one another by retraction.
-
-ScheduleBatch.retract_decode: the request with the fewest output tokens is retracted first; of several, the one with the
-longest prompt, then the latest to arrive. Its K and V wait in host memory; nothing is lost. Retracted requests resume
-before any new request gets pages, in order of arrival, exactly where they stopped.
+Who is admitted and who is retracted is counted in layout/kv_pages.py. The K and V of a retracted request wait in host
+memory; nothing is lost. Retracted requests resume before any new request gets pages, in order of arrival, exactly where
+they stopped.
 
 Of several pipeline stages only the last one has logits, but all must go on with the same tokens.
 """
@@ -28,6 +23,7 @@ from pdctl.engine.kvcache.kv_pool import Backup
 from pdctl.engine.model.forward_pass import ForwardBatch, SeqSlice
 from pdctl.engine.model.model_runner import Sampled, SamplingRow, sample
 from pdctl.engine.scheduler.resources import log_step
+from pdctl.layout.kv_pages import AdmittedPages, most_headroom, retraction_order
 from pdctl.quick_definitions import NamedTuple
 
 if TYPE_CHECKING:
@@ -39,8 +35,6 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("pdctl.engine")
-
-HEADROOM_SHARE = 8  # the headroom of one request is at most this fraction (1/HEADROOM_SHARE) of the pool
 
 
 class Part(NamedTuple):
@@ -228,18 +222,21 @@ class Admission:
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
-        cap = max(resources.page_size, resources.capacity // HEADROOM_SHARE)
-        self.reserved = min(resources.args.num_reserved_decode_tokens, cap)
+        reserved = resources.args.num_reserved_decode_tokens
+        self.most_headroom = most_headroom(reserved, resources.page_size, resources.capacity)
 
     def admit(self, req: Req, active: Sequence[Req], fresh: bool = False) -> bool:
         """Give `req` its pages, including headroom, or nothing. `fresh`: without use of the prefix cache."""
         resources = self._resources
-        held = sum(self._pages(one.length) for one in active)
-        ahead = sum(self._ahead(one) for one in active)
-        largest = max((self._pages(self._most(one)) for one in active), default=0)
-        spare = sum(len(one.pages) for one in active) - held
-        free = resources.available_pages + spare - max(ahead, largest - held)
-        if self._pages(self._most(req)) - held > free:
+        admitted = AdmittedPages(
+            held=sum(self._pages(one.length) for one in active),
+            ahead=sum(self._ahead(one) for one in active),
+            largest=max((self._pages(self._most(one)) for one in active), default=0),
+        )
+        # What is not held by tokens, as if all headroom had been taken back.
+        pool = resources.available_pages + sum(len(one.pages) for one in active)
+        free = admitted.left(pool)
+        if not admitted.could_finish(pool, self._pages(self._most(req))):
             return False
         wanted = req.length + self._headroom(req)
         if resources.available_pages < self._pages(wanted) <= free:
@@ -255,7 +252,7 @@ class Admission:
         return self._resources.pages_for(tokens)
 
     def _headroom(self, req: Req) -> int:
-        return min(self.reserved, req.max_new_tokens - len(req.output_ids))
+        return min(self.most_headroom, req.max_new_tokens - len(req.output_ids))
 
     def _ahead(self, req: Req) -> int:
         """Return the pages of the headroom."""
@@ -267,7 +264,7 @@ class Admission:
 
 
 def victim(reqs: Iterable[Req]) -> Req:
-    return min(reqs, key=lambda req: (len(req.output_ids), -req.prompt_len, -req.order))
+    return min(reqs, key=lambda req: retraction_order(len(req.output_ids), req.prompt_len, req.order))
 
 
 class Retracted:
