@@ -108,6 +108,9 @@ class Scheduler:
         self._role.poll()
         self._flush()  # a first token that came with the KV cache does not wait for the next forward pass
         ended = self._end_pass()
+        if self._pace is not None:  # the next pass is in no hurry, the tokens are
+            self._publish(ended)
+            ended = None
         batch = self._role.next_batch()
         queues = self._role.queues()
         agreed = self._turn.agree(batch, queues, self._stopping)
