@@ -38,6 +38,24 @@ def state_directory(environ: Mapping[str, str]) -> Path:
     return expanded(environ.get("XDG_STATE_HOME") or "~/.local/state") / "pdctl"
 
 
+def room_advice(path: Path | str) -> str:
+    """What to do about a full file system: one may lack space, or inodes while `df` shows space."""
+    for each in (Path(path), *Path(path).absolute().parents):
+        with contextlib.suppress(OSError):
+            found = os.statvfs(each)
+            if found.f_files and not found.f_favail and found.f_bavail:
+                return "delete files there: it has space but no inodes left (df -i)"
+            return "free space there"
+    return "free space there"
+
+
+def make_directories(path: Path, mode: int = 0o755) -> None:
+    """Create a directory and its parents, none of them for others to write into, whatever the umask. Raise OSError."""
+    for each in (*reversed(path.parents), path):
+        if not each.is_dir():
+            each.mkdir(exist_ok=True, mode=mode if each == path else 0o755)
+
+
 def temporary_directory() -> str:
     """Where temporary files go. Raise StorageError where none can be written, as in a container without a /tmp."""
     import tempfile  # late: small logs need none

@@ -137,7 +137,7 @@ ENTRIES: tuple[Entry, ...] = (
         "An exception escaped the scheduler's loop. SGLang ends the whole instance then, and every room on it with "
         "it. Known reasons on decode are a page size, dtype or stage mismatch seen on the first request, an answer it "
         "does not understand, and a null bootstrap host. Next: the first traceback, not the last.",
-        "grep -m1 -n -A30 Traceback {file}",
+        "grep -nE -m1 -A100 'Traceback|killed by SIG' {file}",
         (Needs.LOG,),
         "every SGLang",
         "sglang 0.5.8 to 0.5.23 source; observed",

@@ -16,12 +16,13 @@ from pdctl import user_files
 from pdctl.cli.exits import reraise
 from pdctl.cli.parameters import argument, option
 from pdctl.doctor import selection
-from pdctl.errors import ExitCode, NotFoundError, UsageError
+from pdctl.errors import ExitCode, NotFoundError, PdctlError, TopologyError, UsageError
 from pdctl.quick_definitions import NamedTuple
 from pdctl.render.findings.report_forms import ReportForm
+from pdctl.topology.diagnostic import Code, Diagnostic
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from pdctl.doctor.check import Facts, Report
     from pdctl.doctor.request import Subject
@@ -145,7 +146,11 @@ def command(
         tuple(decodes or ()), static, canary,
     )  # fmt: skip
     try:
-        subject = asking.subject(words, os.environ, of_run)
+        try:
+            subject = asking.subject(words, os.environ, of_run)
+        except TopologyError as error:
+            _refuse_run_as_topology(words.files, error)
+            raise
         request = replace(
             subject.request,
             router_metrics=asking.url(router_metrics) if router_metrics else "",
@@ -173,6 +178,21 @@ def _refuse(given: Collection[str]) -> None:
         clash = next((other for other in each.others if each.flag in given and other in given), None)
         if clash is not None:
             raise UsageError(each.why.format(clash), each.fix)
+
+
+def _refuse_run_as_topology(files: Sequence[str], error: TopologyError) -> None:
+    """Raise UsageError if the one word, which is no topology, is the name of a run."""
+    from pdctl.launch.run_directory import RunDir, home
+
+    missing = [found.code for found in error.diagnostics if isinstance(found, Diagnostic)] == [Code.MISSING_FILE]
+    if len(files) != 1 or not missing or "/" in files[0]:
+        return
+    try:
+        run = RunDir.of(home(os.environ), files[0]).load()
+    except PdctlError:
+        return
+    fix = f"pdctl doctor --run {run.name}"
+    raise UsageError(f"there is no topology `{run.name}`, but a run of that name", fix) from None
 
 
 def of_run(name: str | None, static: bool) -> Subject:

@@ -175,14 +175,14 @@ def _utf16(letter: str) -> Iterator[int]:
 def _refused(error: OSError) -> StorageError:
     """The error for an operation that the operating system refused, which is never a bug of pdctl."""
     where = f"{error.filename}: " if error.filename is not None else ""
+    from pdctl import user_files  # imported late: needed only for an error
+
     fix = {
-        errno.ENOSPC: "free space there",
+        errno.ENOSPC: user_files.room_advice(error.filename if isinstance(error.filename, str) else "."),
         errno.EDQUOT: "free space there, or raise the quota",
         errno.EBADF: "write to a file or a pipe: >FILE",
     }.get(error.errno or 0, "check the path and its permissions")
     if isinstance(error.filename, str) and error.errno in (errno.EACCES, errno.EPERM):
-        from pdctl import user_files  # imported late: needed only for an error
-
         fix = user_files.as_owner(error.filename) or fix
     return StorageError(f"{where}{error.strerror or error}", fix)
 

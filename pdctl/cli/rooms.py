@@ -196,8 +196,8 @@ def _read(
         from pdctl.trace.summaries import ListNotes, room_summaries
         from pdctl.trace.tracer import Tracer
 
-        if build and not library.build_index():
-            term.err().write("warning: not every log can be indexed: stdin and files that cannot be read twice are not")
+        if build and (why := library.build_index()):
+            term.err().write(f"warning: not every log can be indexed: {why}")
         tracer = Tracer(library)
         found = room_summaries(tracer)
         notes = ListNotes(tracer)

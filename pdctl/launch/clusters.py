@@ -82,7 +82,7 @@ def meant_by(root: Path, words: Sequence[str]) -> tuple[Cluster | None, Sequence
 
 def save(root: Path, cluster: Cluster) -> None:
     file = _file(root, cluster.name)
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    user_files.make_directories(file.parent, 0o700)
     user_files.write_whole(file, json.dumps({"schema": SCHEMA, **cluster._asdict()}, indent=1) + "\n")
 
 

@@ -149,7 +149,8 @@ class LaunchedRun:
             message = f"run `{self.name}` has no logs in {self._directory.logs}"
             raise UsageError(message, "give the paths of the logs instead")
         shown = {path: os.path.relpath(path, self._directory.path.parent) for path in names}
-        lost = storage.storage_trouble(self._directory.path, self._directory.logs)
+        writes = self._run.condition not in OVER or self._run.unsupervised
+        lost = storage.storage_trouble(self._directory.path, self._directory.logs if writes else None)
         failed = lost and self._run.condition is State.FAILED
         if lost and not self._run.alive and not failed:
             lost += f"; {self.name} {describe_ended(self._run)}"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import os
+import shlex
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pdctl import program
-from pdctl.errors import LaunchError, MissingExtraError, PdctlError
+from pdctl import program, user_files
+from pdctl.errors import LaunchError, MissingExtraError, PdctlError, UsageError
 from pdctl.fleet import listeners
 from pdctl.launch import installed_parts, procfs
 from pdctl.launch.deployment import ServerRole
@@ -88,9 +91,21 @@ def _missing_commands(deployment: Deployment) -> Iterator[Obstacle]:
         commands.setdefault(spec.argv[0], []).append(spec.name)
     for command, names in commands.items():
         if shutil.which(command) is None:
-            message = f"{', '.join(names)}: there is no command `{command}`"
+            message, fix = _not_found(command)
             key = "router.command" if names == [ServerRole.ROUTER.value] else "engine.command"
-            yield Obstacle("command-missing", message, f"install it, or set {key} in the topology")
+            yield Obstacle("command-missing", f"{', '.join(names)}: {message}", f"{fix}, or set {key} in the topology")
+
+
+def _not_found(command: str) -> tuple[str, str]:
+    """Why a command cannot be started, and what mends that."""
+    path = Path(command)
+    if len(path.parts) > 1:
+        try:
+            if path.is_file():
+                return f"`{command}` is not executable for this user", f"chmod +x {shlex.quote(command)}"
+        except PermissionError:  # a directory above it is closed to this user
+            return f"this user may not reach the command `{command}`", "install it where this user may"
+    return f"there is no command `{command}`", "install it"
 
 
 def _checkpoint(deployment: Deployment) -> Iterator[Obstacle]:
@@ -160,9 +175,19 @@ def _taken(spec: Spec, port: ServerPort, move: str) -> Obstacle:
         return Obstacle(PORT_TAKEN, f"{what} {why}", move)
     run = procfs.variable(holder.pid, RUN)
     if run:
-        by = f"run `{run}` (pid {holder.pid}; pdctl down {run})"
+        by = f"run `{run}` (pid {holder.pid}; {_elsewhere(holder.pid)}pdctl down {run})"
         return Obstacle(PORT_TAKEN, f"{what} is taken by {by}", move)
     return Obstacle(PORT_TAKEN, f"{what} is taken by pid {holder.pid} ({holder.command:.100})", move)
+
+
+def _elsewhere(pid: int) -> str:
+    """What a command about the run of `pid` must begin with, because its state directory is not the current one."""
+    theirs = {name: value for name in ("PDCTL_HOME", "XDG_STATE_HOME", "HOME") if (value := procfs.variable(pid, name))}
+    with contextlib.suppress(UsageError):
+        home = user_files.state_directory(theirs) if "HOME" in theirs or "PDCTL_HOME" in theirs else None
+        if home is not None and home.resolve() != user_files.state_directory(os.environ).resolve():
+            return f"PDCTL_HOME={shlex.quote(str(home))} "
+    return ""
 
 
 def _move(deployment: Deployment, key: str, reserved: set[tuple[str, int]]) -> str:

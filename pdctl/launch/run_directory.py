@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 
 LOCK = "lock"
+RECORD = "run.json"
 KEPT = 5  # how many earlier runs of the same name are kept
 SUPERVISOR = "pdctl.launch"  # the module of a detached run's supervisor; the run's directory follows it
 
@@ -106,18 +107,26 @@ class RunDir:
         aside = self.path.with_name(f"{self.path.name}.{1 + max(earlier, default=0)}")
         moves = {f"{self.path}/": f"{aside}/"}
         home = _made(self.path.resolve().with_name(aside.name), 0o700)
-        if self.path.is_symlink():
-            aside.symlink_to(home)
-        if self.logs.is_symlink() and self._logs_are_ours and self.logs.exists():
-            logs = self.logs.resolve()
-            moved = _free(logs.with_name(aside.name))
+        logs = self.logs.resolve() if self.logs.is_symlink() and self._logs_are_ours and self.logs.exists() else None
+        moved = _free(logs.with_name(aside.name)) if logs is not None else None
+        if logs is not None:
+            moves[f"{logs}/"] = f"{moved}/"
+        try:  # what may fail on a full disk comes before anything is moved
+            settled = self._settled(home, aside.name, moves)
+            if self.path.is_symlink():
+                aside.symlink_to(home)
+        except OSError:
+            shutil.rmtree(home, ignore_errors=True)
+            raise
+        if logs is not None and moved is not None:
             logs.rename(moved)
             self.logs.unlink()
             self.logs.symlink_to(moved)
-            moves[f"{logs}/"] = f"{moved}/"
         for entry in kept:
-            entry.rename(home / entry.name)
-        RunDir(aside).settle(moves)
+            if settled and entry.name == RECORD:
+                entry.unlink()
+            else:
+                entry.rename(home / entry.name)
         for number in sorted(earlier)[: max(0, len(earlier) + 1 - KEPT)]:
             RunDir(earlier[number]).remove()
 
@@ -126,14 +135,19 @@ class RunDir:
         """Whether `logs` is a directory, or a link to one that `create` made."""
         return not self.logs.is_symlink() or self.logs.readlink().name.partition(".")[0] == self.path.name
 
-    def settle(self, moves: Mapping[str, str]) -> None:
-        """Record the new name of an earlier run, the new paths in its sentences (`moves`), and that it is over."""
-        with contextlib.suppress(PdctlError):
-            run = dataclasses.replace(self._read(), name=self.path.name, directory=str(self.path.resolve()))
-            if run.state not in OVER:
-                outcome = RunOutcome(f"{GONE} when the next run of its name began", 1)
-                run = dataclasses.replace(run, state=State.FAILED, outcome=outcome)
-            self.save(_with_paths(run, moves))
+    def _settled(self, home: Path, name: str, moves: Mapping[str, str]) -> bool:
+        """Save to `home` the record of this run under its new name, with the new paths in its sentences, and that it is
+        over. Return False if there is no record that can be read. Raise OSError if it cannot be saved.
+        """
+        try:
+            run = dataclasses.replace(self._read(), name=name, directory=str(home))
+        except PdctlError:
+            return False
+        if run.state not in OVER:
+            outcome = RunOutcome(f"{GONE} when the next run of its name began", 1)
+            run = dataclasses.replace(run, state=State.FAILED, outcome=outcome)
+        RunDir(home).save(_with_paths(run, moves))
+        return True
 
     def remove(self) -> None:
         """Delete the run and its logs, wherever they are, unless a process of it still runs."""
@@ -155,7 +169,8 @@ class RunDir:
 
     def lock(self) -> int | None:
         """A file descriptor that holds this run's lock; None if another process holds it."""
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        user_files.make_directories(self.path.parent)
+        self.path.mkdir(exist_ok=True, mode=0o700)
         handle = os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -197,7 +212,7 @@ class RunDir:
         return run.directory in ("", str(self.path.resolve())) or _is_same(self.path, run.directory)
 
     def _read(self) -> Run:
-        file = self.path / "run.json"
+        file = self.path / RECORD
         try:
             value = json.loads(user_files.read_regular(file, LARGEST))
             run = storage.applied(decode(Run, value), storage.read(self.path))
@@ -226,7 +241,7 @@ class RunDir:
     def save(self, run: Run) -> None:
         """Save run.json atomically: readers in other shells never see half a file."""
         text = json.dumps({"schema": SCHEMA, **as_document(run)}, indent=1)
-        storage.save_whole(self.path / "run.json", text + "\n")
+        storage.save_whole(self.path / RECORD, text + "\n")
 
     def save_end(self, run: Run) -> None:
         """Record how `run` ended, even on a full disk."""

@@ -79,7 +79,7 @@ class RunHealth:
     queued: str = ""  # what the job waits for
     logs_lost: str = ""  # since when and why logs are being lost, in words; empty: they are written
     ends_at: float = 0.0  # when the allocation ends, in seconds since the epoch; 0: never
-    serving_seconds: float = 0.0  # since it began to serve, the last time it did; 0: it never did
+    serving_seconds: float | None = None  # since it last began to serve; None: never, or no record says
 
     @property
     def lacking(self) -> tuple[str, ...]:
@@ -128,7 +128,7 @@ def probe(run: Run, directory: RunDir) -> RunHealth:
         job=run.allocation.job if run.allocation is not None else "",
         queued=_queued(run),
         ends_at=run.allocation.ends_at if run.allocation is not None else 0.0,
-        serving_seconds=time.time() - began if began else 0.0,
+        serving_seconds=time.time() - began if began else None,
     )
 
 

@@ -143,11 +143,14 @@ def error_of_trial(folder: Path) -> OSError | None:
     return None
 
 
-def storage_trouble(directory: Path, logs: Path) -> str:
-    """A sentence if a live run's logs are being lost, from the supervisor's notice or a trial write; else empty."""
+def storage_trouble(directory: Path, logs: Path | None) -> str:
+    """A sentence if a run's logs are being lost, by the supervisor's notice or a trial write to `logs`; else empty.
+
+    `logs` is None for a run that is over: what the disk is like now says nothing of what was written then.
+    """
     notice = read(directory)
-    error = error_of_trial(logs)
-    if error is None or error.errno not in LOST:
+    error = error_of_trial(logs) if logs is not None else None
+    if logs is None or error is None or error.errno not in LOST:
         return sentence(notice) if notice.lost else ""
     if notice.lost:
         return sentence(notice)
@@ -171,7 +174,7 @@ def written_to(directory: Path) -> Iterator[None]:
 
 
 def refused(directory: Path, error: OSError) -> StorageError:
-    fix = "free space there, or choose another place: PDCTL_HOME=DIR"
+    fix = f"{user_files.room_advice(directory)}, or choose another place: PDCTL_HOME=DIR"
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         fix = "choose a directory that this user can write: PDCTL_HOME=DIR"
     return StorageError(f"cannot write to {directory}: {error.strerror or error}", fix)

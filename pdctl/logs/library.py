@@ -10,7 +10,7 @@ from pdctl.engines.base import Sign
 from pdctl.engines.prefix import cut, spell
 from pdctl.engines.row_matching import speaks
 from pdctl.engines.row_matching import speech as shipped
-from pdctl.logs import scan, window
+from pdctl.logs import log_cache, scan, window
 from pdctl.logs.blocks import LineNumbers
 from pdctl.logs.event import CachedSpeech, EventReader, Place, RawLine, is_incomplete, rejoined_lists
 from pdctl.logs.log_sample import LogClocks, LogSample, StartsAndEnds
@@ -269,15 +269,26 @@ class Library:
     def _note(self, text: str) -> None:
         self._noted[text] = None
 
-    def build_index(self) -> bool:
+    def build_index(self) -> str:
         """Index every room of all logs, or what was added since last time, so that any room is found without a scan.
 
-        Costs several scans once, and about 1% of the logs' size on disk. Return False if some part cannot be indexed.
+        Costs several scans once, and about 1% of the logs' size on disk. Return why some log could not be indexed, or
+        "" if all were.
         """
         from pdctl.logs import room_index
 
         parts = tuple(self._owners)
-        return len(room_index.build_all(parts, self._environ, self._progress)) == len(parts)
+        built = room_index.build_all(parts, self._environ, self._progress)
+        left = [part for part in parts if part not in built]
+        if not left:
+            return ""
+        if any(part.spool is not None for part in left):
+            return "stdin and files that cannot be read twice are not"
+        folder = log_cache.cache_directory(left[0], self._environ)
+        error = log_cache.write_error(folder)
+        if error is not None:
+            return f"{folder} cannot be written to: {error.strerror}"
+        return f"another command is indexing {left[0].path}, or it changed meanwhile"
 
     def _counting(self, log: Log, part: LogPart) -> ScannedPart:
         from pdctl.logs.all_rooms import ScannedPart, anchors

@@ -50,6 +50,20 @@ def cache_directory(part: LogPart, environ: Mapping[str, str]) -> Path:
         return Path(os.devnull) / "pdctl"
 
 
+def write_error(folder: Path) -> OSError | None:
+    """Why nothing can be written to `folder` now; None if something can."""
+    import tempfile  # late: only a failure needs it
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(_SAMPLE))
+            file.flush()
+    except OSError as error:
+        return error
+    return None
+
+
 def read_file(file: Path) -> bytes | None:
     """The file's bytes; None if it cannot be read."""
     try:

@@ -19,7 +19,7 @@ from pdctl.render import run_view, term
 from pdctl.render.run_view import PlainView, View
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pdctl.launch.clusters import Cluster
     from pdctl.launch.deployment import Deployment
@@ -57,6 +57,15 @@ def choose(progress: LaunchProgress, deployment: Deployment, term: Term, attache
     return TerminalView(deployment, term, attached)
 
 
+@contextlib.contextmanager
+def _given_up() -> Iterator[None]:
+    """Go on without a display if stderr takes nothing: a launch does not fail for that."""
+    try:
+        yield
+    except OSError:
+        term.silence(sys.stderr)
+
+
 class LaunchDisplay:
     """Shows a launch; call `close` when it is over. follow: also show the logs, once it serves.
 
@@ -77,9 +86,10 @@ class LaunchDisplay:
         self._thread = threading.Thread(target=self._show, name="display", daemon=True)
 
     def opened(self, directory: RunDir, run: Run, where: str = "") -> None:
-        self._view = choose(self._chosen, run.deployment, term.err(), self._attached)
-        if self._chosen is not LaunchProgress.NONE:
-            run_view.headline(run.deployment, run.name, directory.logs, term.err(), where)
+        with _given_up():
+            self._view = choose(self._chosen, run.deployment, term.err(), self._attached)
+            if self._chosen is not LaunchProgress.NONE:
+                run_view.headline(run.deployment, run.name, directory.logs, term.err(), where)
         self._directory, self._run = directory, run
         if self._attached:
             self._thread.start()
@@ -88,10 +98,12 @@ class LaunchDisplay:
         if self._attached:
             self._events.put(event)
         else:
-            self._view.event(event)
+            with _given_up():
+                self._view.event(event)
 
     def serving(self, run: Run) -> None:
-        self._view.close()
+        with _given_up():
+            self._view.close()
         down = shlex.join(["pdctl", "down", run.name])
         try:
             run_view.banner(run, term.out())
@@ -104,7 +116,8 @@ class LaunchDisplay:
             raise StorageError(f"standard output: {error.strerror}; {where}", fix) from None
 
     def say(self, sentence: str) -> None:
-        term.err().write(sentence)
+        with _given_up():
+            term.err().write(sentence)
 
     def waiting(self, missing: Sequence[str]) -> None:
         run_view.cluster_waiting(missing, term.err())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shlex
 import threading
 import time
@@ -257,12 +259,14 @@ def status(health: RunHealth | ClusterHealth, term: Term) -> None:
     flight = f", {health.in_flight} in flight" if health.in_flight else ""
     over = health.state in OVER or (health.state is State.SERVING and not health.serves)
     since = health.serving_seconds if health.state is State.SERVING else health.seconds
-    age = f"started {span(health.seconds)} ago" if over else f"for {span(since)}"
+    age = f"started {span(health.seconds)} ago" if over or since is None else f"for {span(since)}"
     term.write(f"{health.name}: {_state(health, term)} at {health.url}, {health.shape}, {age}{flight}")
     if health.job:
         term.write(f"  {visible(_job(health), term)}")
     if health.logs_lost:
-        term.write(f"  {term.style(visible(health.logs_lost, term), 'red')}; free space there, the run goes on")
+        full = any(os.strerror(each) in health.logs_lost for each in (errno.ENOSPC, errno.EDQUOT))
+        room = "free space there, " if full else ""
+        term.write(f"  {term.style(visible(health.logs_lost, term), 'red')}; {room}the run goes on")
     for line in health.note.splitlines():
         term.write(f"  {visible(line, term)}")
     rows = [_row(instance, term) for instance in health.instances]

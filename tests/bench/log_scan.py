@@ -45,7 +45,7 @@ QUESTIONS = {
     "find-alone": "from pdctl.logs import ripgrep\nripgrep.program = lambda: None\n"
     "found = len(library.of_room(int(sys.argv[2])))",
     "rooms": "found = sum(1 for room in library.rooms())",
-    "index": "found = int(library.build_index())",
+    "index": "found = int(not library.build_index())",
 }
 
 

@@ -247,6 +247,15 @@ def test_a_living_run_and_its_ports_are_in_the_way(detached: Shell) -> None:
     assert beside.returncode == 1
     assert "4 problems keep `green` from starting:" in beside.stderr
     assert "(router, http) is taken by run `blue` (pid " in beside.stderr
+    assert "; pdctl down blue)" in beside.stderr
+    env = {**detached.env, "PDCTL_HOME": str(detached.folder / "other")}
+    elsewhere = within("launch", str(detached.file), "--name", "green", env=env)
+    assert f"; PDCTL_HOME={detached.env['PDCTL_HOME']} pdctl down blue)" in elsewhere.stderr
+    asked = detached.run("doctor", "blue")
+    assert (asked.returncode, asked.stdout) == (2, "")
+    assert asked.stderr == (
+        "error: there is no topology `blue`, but a run of that name\n  fix: pdctl doctor --run blue\n"
+    )
     moves = r"\n  fix: --set ports\.http=\d+ --set ports\.bootstrap=\d+ --set router\.port=\d+\n"
     assert re.search(moves, beside.stderr)
     assert "green" not in detached.run("ls").stdout

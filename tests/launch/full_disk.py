@@ -65,9 +65,12 @@ def main(folder: Path, starting: bool) -> None:
         run("down again", "down")
         run("ls after", "ls", "-o", "json")
         run("launch on the full disk", "launch", str(shell.file), "-d", "--no-doctor")
+        run("status of the old one", "status", "blue")
+        told["directories"] = sorted(each.name for each in directory.parent.iterdir())
         (disk / "fill").unlink()
         run("launch again", "launch", str(shell.file), "-d", "--no-doctor")
         run("status of the new one", "status")
+        run("logs of the old one", "logs", "blue.1", "--tail", "1")
     finally:
         shell.run("down", "--force")
         shell.close()

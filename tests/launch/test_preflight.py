@@ -111,6 +111,17 @@ def test_all_problems_at_once(squatter: socket.socket, tmp_path: Path) -> None:
     assert lines[2].startswith("     fix: ")
 
 
+def test_a_command_that_may_not_be_run_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    engine = tmp_path / "engine"
+    engine.touch(mode=0o644)
+    deployment = dataclasses.replace(
+        deploy(), roles=(dataclasses.replace(deploy().roles[-1], argv=(str(engine),)),), router=None
+    )
+    (found,) = preflight.not_installed(deployment)
+    assert found.message == f"decode-0: `{engine}` is not executable for this user"
+    assert found.fix.startswith(f"chmod +x {engine}, or set ")
+
+
 def test_a_missing_extra_is_said_with_the_line_that_installs_it() -> None:
     obstacle = Obstacle("extra-missing", "the engine is not installed here: torch missing", "pip install torch", True)
     error = preflight.refuse("blue", [obstacle])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pdctl import user_files
 from pdctl.errors import ExitCode, StorageError
 from pdctl.launch import preflight, remote, storage
 from pdctl.launch.journal import Journal
@@ -67,7 +68,10 @@ def test_a_run_on_a_full_disk(tmp_path: Path) -> None:
     assert code == ExitCode.NOT_PROBED
     assert "No space left on device" in error
     assert "PDCTL_HOME" in error
+    assert "blue: stopped" in told["status of the old one"][1]
+    assert told["directories"] == ["blue"]
     assert codes["launch again"] == 0, told["launch again"]
+    assert codes["logs of the old one"] == 0
     assert "being lost" not in told["status of the new one"][1]
 
 
@@ -231,6 +235,63 @@ def test_an_opened_run_needs_space_for_its_logs(tmp_path: Path) -> None:
     (tmp_path / "runs/blue/logs").symlink_to("/proc/self")
     with pytest.raises(StorageError, match="cannot write to /proc"):
         opened(tmp_path)
+
+
+FULL_LATER = """
+import dataclasses, os, sys
+from pathlib import Path
+from pdctl.launch import launched, storage
+from pdctl.launch.run_record import RunOutcome, State
+from tests.launch.test_storage import opened
+root = Path.cwd()
+directory, run, lock = opened(root)
+directory.save(dataclasses.replace(run, state=State.STOPPED, outcome=RunOutcome("stopped by SIGTERM", 0)))
+for spec in run.deployment.specs:
+    directory.log(spec.name).write_text("a line\\n")
+with open("fill", "wb", buffering=0) as file:
+    try:
+        while True:
+            file.write(bytes(1 << 16))
+    except OSError:
+        pass
+assert storage.storage_trouble(directory.path, directory.logs).startswith("logs are being lost"), "the disk is full"
+print(repr(launched.find_launched(root, "blue").log_files().lost))
+"""
+
+
+@pytest.mark.skipif(not can_mount(), reason="no mount namespace here")
+def test_a_disk_that_is_full_now_says_nothing_of_a_run_that_is_over(tmp_path: Path) -> None:
+    script = f'cd {tmp_path} && mount -t tmpfs -o size=1m none . && cd . && cd {tmp_path} && exec "$@"'
+    argv = [*MOUNTS, "sh", "-c", script, "sh", sys.executable, "-c", FULL_LATER]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "''\n"), done.stderr
+
+
+@for_each("umask", [0o000, 0o022, 0o077])
+def test_nobody_else_may_write_into_a_directory_above_a_run(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        home = tmp_path / f"{umask:o}/state/home"
+        os.close(opened(home).lock)
+    finally:
+        os.umask(before)
+    for each in (home / "runs/blue", home / "runs", home, home.parent):
+        assert not each.stat().st_mode & 0o022, each
+
+
+def test_a_full_file_system_is_told_from_one_without_inodes(tmp_path: Path) -> None:
+    assert user_files.room_advice(tmp_path / "not/there") == "free space there"
+
+
+@pytest.mark.skipif(not can_mount(), reason="no mount namespace here")
+def test_without_inodes_it_is_files_that_are_to_be_deleted(tmp_path: Path) -> None:
+    script = 'mount -t tmpfs -o size=1m,nr_inodes=4 none $PWD && cd $PWD && touch a b c; exec "$@"'
+    code = "from pdctl.user_files import room_advice; print(room_advice('a/b'))"
+    argv = [*MOUNTS, "sh", "-c", f"cd {tmp_path} && {script}", "sh", sys.executable, "-c", code]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "delete files there: it has space but no inodes left (df -i)\n", done.stderr
 
 
 def test_what_is_kept_of_a_run_is_its_users_alone(tmp_path: Path) -> None:

@@ -475,4 +475,4 @@ def test_a_prefill_that_crashed_is_not_looked_for_among_the_killed(tmp_path: Pat
     log.write_text("".join(line.replace("KeyError: 777001", "ZeroDivisionError: division") for line in lines))
     told = library([str(log), *logs("1p1d-duplicate-room-debug-sgl058", "prefill")])
     (death,) = diagnose(told).deaths
-    assert Tracer(told).trace(778001).fix == death.fix == f"grep -m1 -n -A30 Traceback {log}"
+    assert Tracer(told).trace(778001).fix == death.fix == f"grep -nE -m1 -A100 'Traceback|killed by SIG' {log}"

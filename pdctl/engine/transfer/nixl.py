@@ -8,6 +8,7 @@ processes therefore leave through os._exit.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.util
 import logging
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from pdctl.engine.transfer.transport import Pages
 
 PACKAGES = ("nixl", "nixl_cu12", "nixl_cu13")
+UCX_WRITES = 1 << 16  # bytes that UCX writes first to a file in shared memory
 INITIATOR = "NIXL_INIT_AGENT"
 CLOSING_TURNS = 128  # each takes a few microseconds if there is nothing to read
 MOST_BLOCKS = 1 << 27  # of one pool; the library keeps some tens of bytes for each
@@ -127,8 +129,11 @@ def ucx_advice(shared_memory: str = "/dev/shm") -> str:
     """What to check if UCX cannot start: its error code does not tell, and it always creates a file in /dev/shm."""
     try:
         with tempfile.TemporaryFile(dir=shared_memory) as file:
-            file.write(b"0")
+            file.write(bytes(UCX_WRITES))
+            file.flush()
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            return "files may be no larger than `ulimit -f` says, and UCX needs larger ones: ulimit -f unlimited"
         return f"{shared_memory}: {error.strerror}; it must be writable and have room (mount -o remount,rw,size=1G)"
     return "check UCX_TLS and UCX_NET_DEVICES"
 

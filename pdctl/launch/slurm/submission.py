@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pdctl import program
+from pdctl import program, user_files
 from pdctl.errors import LaunchError, NotReadyError, UsageError
 from pdctl.launch import ending_reasons
 from pdctl.launch.run_record import Allocation, EventKind, Run, RunEvent, RunOutcome, State
@@ -269,11 +269,11 @@ def link(registered: Path, real: Path) -> None:
         message = f"{registered} holds an earlier run of this machine"
         raise LaunchError(message, f"choose another --name, or remove it: rm -r {registered}")
     try:
-        real.mkdir(parents=True, exist_ok=True, mode=0o700)
+        user_files.make_directories(real, 0o700)
     except OSError as error:
         fix = "--set targets.slurm.shared-dir=DIR, a directory that every host of the cluster sees"
         raise LaunchError(f"{real} cannot be written: {error.strerror}", fix) from None
-    registered.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    user_files.make_directories(registered.parent, 0o700)
     draft = registered.with_name(f".{registered.name}.{os.getpid()}")
     draft.symlink_to(real)
     draft.replace(registered)

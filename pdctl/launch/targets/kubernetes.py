@@ -12,6 +12,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
+from pdctl import user_files
 from pdctl.errors import LaunchError, NotFoundError, NotReadyError, UsageError
 from pdctl.launch import clusters, kubectl
 from pdctl.launch.clusters import Cluster, ClusterHealth
@@ -217,7 +218,7 @@ def fetch_logs(through: Kubectl, of: Cluster, directory: Path) -> dict[Path, str
 
     Raise LaunchError if there are none.
     """
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    user_files.make_directories(directory, 0o700)
     found: dict[Path, str] = {}
     for pod in look(through, of):
         lane = f"{pod.instance}-node{pod.node}" if pod.node else pod.instance

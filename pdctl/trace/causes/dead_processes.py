@@ -216,7 +216,8 @@ def _reason_of(death: DeathProof) -> str:
 
 
 def _first_traceback(crash: Event) -> str:
-    return f"grep -m1 -n -A30 Traceback {pasteable(crash.place.on_disk)}"
+    """The command that shows the crash, whose line need not be a traceback: a library that aborts writes none."""
+    return f"grep -nE -m1 -A100 'Traceback|killed by SIG' {pasteable(crash.place.on_disk)}"
 
 
 def launchers_line(death: DeathProof) -> Event | None:

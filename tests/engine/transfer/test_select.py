@@ -132,10 +132,16 @@ def test_a_process_that_used_nixl_exits_normally() -> None:
     assert done.returncode == 0, done.stderr
 
 
+FSIZE = "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))"
+
+
 def test_shared_memory_that_cannot_be_written_is_named_where_ucx_only_gives_a_code(tmp_path: Path) -> None:
     assert ucx_advice(str(tmp_path)) == "check UCX_TLS and UCX_NET_DEVICES"
     lacking = str(tmp_path / "shm")
     assert ucx_advice(lacking).startswith(f"{lacking}: No such file or directory; it must be writable")
+    code = f"import resource; from pdctl.engine.transfer.nixl import ucx_advice; from pathlib import Path; {FSIZE}"
+    done = run(f"{code}\nprint(ucx_advice({str(tmp_path)!r}))")
+    assert "ulimit -f unlimited" in done.stdout, done.stderr
 
 
 @pytest.mark.skipif(not has_nixl(), reason="no NIXL wheel for this platform")
