@@ -91,6 +91,13 @@ class LaunchError(PdctlError):
     exit_code = ExitCode.FINDINGS
 
 
+_NO_THREADS = (
+    "no more threads or processes can be started",
+    "raise the limit of this shell (ulimit -u, or ulimit -v, which stacks of threads count against) or of this "
+    "container (pids.max)",
+)
+
+
 def limit_reached(error: BaseException) -> LimitError | None:
     """The limit of this machine, shell or container that `error` stands for; None for any other error.
 
@@ -104,15 +111,22 @@ def limit_reached(error: BaseException) -> LimitError | None:
     # A write that would block has the same errno but another text.
     no_fork = number == errno.EAGAIN and isinstance(error, OSError) and error.strerror == os.strerror(errno.EAGAIN)
     if no_fork or (isinstance(error, RuntimeError) and str(error) == "can't start new thread"):
-        return LimitError(
-            "no more threads or processes can be started",
-            "raise the limit of this shell (ulimit -u, or ulimit -v, which stacks of threads count against) or of this "
-            "container (pids.max)",
-        )
+        return LimitError(*_NO_THREADS)
     no_map = isinstance(error, ImportError) and "failed to map segment" in str(error)
     # Libraries keep the system's words alone: `unable to mmap 512 bytes …: Cannot allocate memory (12)`.
     no_map = no_map or (isinstance(error, RuntimeError) and any(text in str(error) for text in NO_MEMORY))
     return LimitError(*_LIMITS[errno.ENOMEM]) if no_map or isinstance(error, MemoryError) else None
+
+
+def limit_told(line: str) -> LimitError | None:
+    """The limit that a native library tells of before it aborts; None if the line tells of none."""
+    if os.strerror(errno.EAGAIN) in line and "thread" in line:
+        return LimitError(*_NO_THREADS)
+    if os.strerror(errno.EFBIG) in line:
+        return LimitError("a file would be larger than the limit", "raise the limit of this shell: ulimit -f unlimited")
+    if any(text in line for text in NO_MEMORY):
+        return LimitError(*_LIMITS[errno.ENOMEM])
+    return None
 
 
 class limits_named:  # as contextlib's, which this module is too early to import

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pdctl import thread_death
 from pdctl.engines.base import Level, Sign
-from pdctl.errors import ExitCode, limit_reached
+from pdctl.errors import ExitCode, limit_reached, limit_told
 from pdctl.launch import procfs, storage
 from pdctl.launch.log_tail import PROBE, STAMP, StoppedInstance, last_lines
 from pdctl.launch.readiness import stages
@@ -153,7 +153,9 @@ def died(
         if lines
         else no_last_lines(directory, process, exit)
     )
-    return RunOutcome(f"{process.name} {in_words(exit)} {moment}.{tries}{alone} {told}", code=int(ExitCode.FINDINGS))
+    limit = next(filter(None, map(limit_told, lines)), None)
+    message = f"{process.name} {in_words(exit)} {moment}.{tries}{alone} {told}"
+    return RunOutcome(message, code=int(ExitCode.FINDINGS), fix=limit.fix if limit is not None else "")
 
 
 def alone(role: ServerRole, several: bool) -> str:

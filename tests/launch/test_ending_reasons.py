@@ -142,6 +142,26 @@ def test_only_lines_that_may_tell_why_are_shown(
     assert run_choice.describe_ended(ended) == f"failed: decode-0 {ending_reasons.in_words(exit)} before it was ready"
 
 
+@for_each(
+    ("line", "fix"),
+    [
+        ("parser.c:2040 UCX ERROR pthread_create() failed: Resource temporarily unavailable", "ulimit -u"),
+        ("Resource temporarily unavailable (src/thread.cpp:241)", "ulimit -u"),
+        ("sys.c:300 UCX ERROR Failed to write 65536 bytes. File too large", "ulimit -f"),
+        ("RuntimeError: unable to mmap 512 bytes from file </dev/shm/x>: Cannot allocate memory (12)", "memory"),
+        ("BlockingIOError: Resource temporarily unavailable", ""),
+    ],
+)
+def test_a_limit_that_a_native_library_ran_into_is_named(tmp_path: Path, line: str, fix: str) -> None:
+    directory, run, lock = open_run(tmp_path, "blue", deploy(), QUICK, check=preflight.check, argv=())
+    os.close(lock)
+    directory.log("decode-0").write_text(f"{line}\n")
+    found = ending_reasons.died(directory, run.process("decode-0"), Exit(0, 6, time.time()), None, 0)
+    assert line in found.message
+    assert fix in found.fix
+    assert bool(found.fix) == bool(fix)
+
+
 STAMPS = ("2026-11-23 17:39:00.000", "2026-11-23 17:51:17.000", "2026-11-23 17:51:22.000")
 DIED_AT = time.mktime(time.strptime("2026-11-23 17:51:23", "%Y-%m-%d %H:%M:%S"))
 WARNINGS = tuple(f"[{stamp}] WARNING Worker prefill http://127.0.0.1:1 not routed to: refused" for stamp in STAMPS)

@@ -186,9 +186,9 @@ class Mailbox:
 
     def _drain_wakes(self, ready: dict[object, int]) -> None:
         if self._pipe in ready:
-            with self._wake_lock:
+            # Together: a wake-up in between would be read here while its flag stays, and every later one be left out.
+            with self._wake_lock, contextlib.suppress(BlockingIOError):
                 self._woken = False
-            with contextlib.suppress(BlockingIOError):
                 os.read(self._pipe, 4096)
         if self._wake_in in ready:
             with contextlib.suppress(zmq.Again):

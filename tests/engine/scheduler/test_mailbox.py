@@ -64,6 +64,37 @@ def turns(box: Mailbox, count: int, seen: list[list[Request]], wait: float = 20.
     return thread
 
 
+class LockThatLetsOneIn:
+    """A lock that wakes the rank as soon as it is released for the first time: as another thread may."""
+
+    def __init__(self, box: Mailbox) -> None:
+        self._box: Mailbox | None = box
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        box, self._box = self._box, None
+        if box is not None:
+            box.wake()
+
+
+def test_a_wake_up_while_others_are_taken_is_not_the_last(ipc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each turn would wait for its deadline from then on, and a room for up to 50 ms in vain."""
+    with boxes(ipc, ALONE) as ranks:
+        box = ranks[0]
+        box.wake()
+        monkeypatch.setattr(box, "_wake_lock", LockThatLetsOneIn(box))
+        box.receive(20.0)
+        for _ in range(3):
+            box.wake()
+            began = time.monotonic()
+            box.receive(20.0)
+            assert time.monotonic() - began < 10.0
+
+
 def test_requests_arrive_in_order_and_foreign_frames_are_dropped(ipc: Path) -> None:
     with boxes(ipc, ALONE) as ranks, sender(ipc) as out:
         for frame in (
