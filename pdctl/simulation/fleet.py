@@ -166,10 +166,11 @@ class SimulatedFleet(LiveLoading):
 
     def _move_promised(self, now_ns: int, decode: SimulatedReplica) -> None:
         """Give the rooms that were to come to a decode another one, as it takes no KV cache any more."""
-        rooms, decode.promised = list(decode.promised), {}
+        rooms, decode.promised, decode.asking = list(decode.promised), {}, []
         decode.without_pages = decode.callers = None
         for room in rooms:
             self._write((now_ns, LoggedEvent.MOVED, room, decode.number))
+            self.requests.calls[room] = 0
             if self.requests.reserved[room]:
                 self.requests.reserved[room] = 0
                 self._free_room(now_ns, decode, room)

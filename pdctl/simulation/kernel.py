@@ -30,8 +30,9 @@ class DueEvent:
     TIMER = 4
     LOAD_BEGINS = 5
     ARRIVAL = 6
-    DECISION = 7
-    SAMPLE = 8
+    ROOMS_ASK = 7
+    DECISION = 8
+    SAMPLE = 9
 
 
 DUE_EVENTS = DueEvent.SAMPLE + 1

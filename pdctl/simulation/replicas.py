@@ -53,19 +53,8 @@ class SimulatedReplica:
         *("role", "flipped_ns", "lock_held", "lock_pending", "senders", "callers", "used", "capacity"),
         *("prefill_blocks", "passes", "given", "queued_tokens", "waiting_tokens"),
         *("unfinished", "outbox", "sending", "cache"),
-        *(
-            "running",
-            "memory",
-            "retracted",
-            "inbox",
-            "promised",
-            "without_pages",
-            "demand",
-            "slots",
-            "turn",
-            "due_ns",
-            "due_steps",
-        ),
+        *("running", "memory", "retracted", "inbox", "promised", "asking", "without_pages", "demand", "slots"),
+        *("turn", "due_ns", "due_steps"),
         *("layers", "parked_batches", "relay_empty"),
     )
 
@@ -97,6 +86,7 @@ class SimulatedReplica:
         self.retracted: list[RetractedRoom] = []  # in order of arrival
         self.inbox: list[tuple[int, int]] = []  # (when it may join, room), in order
         self.promised: dict[int, None] = {}  # rooms that are to come and of which nothing is under way
+        self.asking: list[int] = []  # of these, those that it looks at when the step under way has ended
         self.without_pages: deque[int] | None = None  # of these, those that wait for memory
         self.demand = 0  # blocks of all rooms that were given to it
         self.slots = 0  # rooms that have their blocks

@@ -31,6 +31,7 @@ class RequestProgress:
         self.decode = array("i", [NOBODY]) * count
         self.reserved = bytearray(count)  # 1: its decode has memory for it
         self.routed = bytearray(count)  # 1: it is in its prefill's queue, or was
+        self.calls = bytearray(count)  # 1: it waits for the lock of its decode
         self.computed = array("q", [0]) * count  # prompt tokens with KV cache
         self.sent = array("q", [0]) * count  # those whose KV cache is under way, or has arrived
         self.transfers = array("i", [0]) * count  # parts of its KV cache that are under way

@@ -60,6 +60,7 @@ class RoomPath(SimulatedDecodes):
         self._nvlink = shape.prefill.nvlink_bytes_per_s > 0
         handlers = kernel.handlers
         handlers[DueEvent.ARRIVAL] = self._request_arrives
+        handlers[DueEvent.ROOMS_ASK] = self._rooms_ask
         handlers[DueEvent.PASS_ENDS] = self._pass_ends
         handlers[DueEvent.FLOW_ENDS] = self._flow_ends
 
@@ -125,7 +126,7 @@ class RoomPath(SimulatedDecodes):
         self._give_decode(now_ns, room)
 
     def _give_decode(self, now_ns: int, room: int) -> None:
-        """Choose the room's decode; memory for it is set aside there now or when there is some."""
+        """Choose the room's decode; memory for it is set aside there when the step under way has ended, or later."""
         number = self.decodes.choose()
         decode = self.replicas[number]
         requests = self.requests
@@ -133,6 +134,22 @@ class RoomPath(SimulatedDecodes):
         decode.promised[room] = None
         decode.demand += requests.blocks[room]
         self.decodes.put(number, decode.demand)
+        running = decode.running
+        if running is None or not running.leaving:
+            self._ask(now_ns, decode, room)
+            return
+        if not decode.asking:
+            self.kernel.schedule(running.end_of(running.steps_by(now_ns)), DueEvent.ROOMS_ASK, number)
+        decode.asking.append(room)
+
+    def _rooms_ask(self, now_ns: int, number: int, _token: int) -> None:
+        decode = self.replicas[number]
+        rooms, decode.asking = decode.asking, []
+        for room in rooms:
+            self._ask(now_ns, decode, room)
+
+    def _ask(self, now_ns: int, decode: SimulatedReplica, room: int) -> None:
+        """Ask a decode for memory, between two of its steps."""
         if decode.without_pages or not self._fits(now_ns, decode, room):
             if decode.without_pages is None:
                 decode.without_pages = deque()
@@ -284,7 +301,9 @@ class RoomPath(SimulatedDecodes):
             if self._one_sender and decode.senders:
                 if decode.callers is None:
                     decode.callers = deque()
-                decode.callers.append(room)
+                if not requests.calls[room]:  # it may, since its first chunk was computed
+                    requests.calls[room] = 1
+                    decode.callers.append(room)
                 return
             decode.promised.pop(room, None)
             source.sending += 1
@@ -355,7 +374,9 @@ class RoomPath(SimulatedDecodes):
             self._migrate(now_ns, source)
             self._wake_senders(now_ns)
         elif decode.callers and not decode.senders:
-            self._send(now_ns, decode.callers.popleft())
+            room = decode.callers.popleft()
+            requests.calls[room] = 0
+            self._send(now_ns, room)
 
     def _free_half(self, now_ns: int, room: int) -> None:
         """The first layers of the room's KV cache have left the prefill that handed it over."""

@@ -86,10 +86,12 @@ def test_pairs_of_tokens_count_with_what_is_computed_before() -> None:
 
 
 def test_a_room_joins_at_the_end_of_the_step_under_way() -> None:
-    """The first joins at 111 ms; the second's KV cache is there at 224 ms, in its twelfth step."""
+    """The first joins at 111 ms. The second comes within its first step, so that the decode looks at it at 121 ms; its
+    KV cache is there at 232 ms, in the thirteenth.
+    """
     run = simulate(shape(prefills=2), given((0.0, 1000, 40), (0.113, 1000, 3)), SimulationSettings())
-    assert list(run.requests.first_token_ns) == [111 * MS, 231 * MS]
-    assert list(run.requests.end_ns) == [501 * MS, 251 * MS]
+    assert list(run.requests.first_token_ns) == [111 * MS, 241 * MS]
+    assert list(run.requests.end_ns) == [501 * MS, 261 * MS]
 
 
 def test_a_request_that_fits_nowhere_is_not_served_and_the_others_are() -> None:
@@ -138,6 +140,15 @@ def test_every_request_ends_and_every_token_is_made(routing: RequestRouting, one
         assert abs(steps - (one.output_tokens - 1)) < 1e-3, "each gap is a step of 10 ms"
 
 
+def test_a_prompt_of_several_chunks_takes_the_lock_of_its_decode_once() -> None:
+    """Two decodes that take one sender each, and prompts whose first chunk is computed while the lock is taken."""
+    trace = poisson(600, 40.0, 5, prompt=3000)
+    fleet = shape(4, 2, prefill_batch_tokens=512, nic_bytes_per_s=1e8, kv_blocks=4000)
+    run = simulate(fleet, trace, SimulationSettings(one_sender=True))
+    assert min(run.requests.end_ns) > 0
+    assert run.kv_bytes == 1000 * sum(one.prompt_tokens for one in trace.requests)
+
+
 def test_the_same_seed_gives_the_same_events_in_another_process() -> None:
     code = (
         "from tests.simulation.fleets import poisson, shape; from pdctl.simulation.run import simulate;"
@@ -168,7 +179,7 @@ def test_a_run_has_the_same_digest_on_every_python() -> None:
     """Of 3.10 to 3.13; a change of what is logged, or of the order of events, changes it."""
     fleet = shape(3, 5, decode_token_s=3e-8, decode_room_s=1e-5, prefill_square_s=1e-10, handover_s=0.001)
     digests = [simulate(fleet, poisson(500, 30.0, 7), SimulationSettings(routing=one)).digest[:16] for one in ROUTINGS]
-    assert digests == ["7ccfef04307ba781", "4b3ac5d267320471", "8bf229db55debbaf"]
+    assert digests == ["d19cd006a03ac0a6", "2d792897e08e67e8", "8bf229db55debbaf"]
 
 
 @for_each("costs", [{"prefill_square_s": 1e-12}, {"prefill_step_s": 1e-9}, {}], ids=str)
